@@ -1,0 +1,55 @@
+// Where a job's sockets and segments are. Pure path arithmetic plus the creation of the run
+// directory: mode 0700, owned by this user, no symlink, or refused in words.
+//
+//   run directory   $XDG_RUNTIME_DIR/optlease/<job>  or  /tmp/optlease-<uid>/<job>
+//   segments        /optlease.<uid>.<job>.ctl | .r<rank> (arena) | .g<rank> (gradient shards)
+//                   | .lock (empty; its flock is the ownership of the job)
+#pragma once
+
+#include <string>
+
+#include "shm/contract/ids.h"
+#include "shm/contract/status.h"
+
+namespace optlease {
+
+// Null-terminated reason why `name` is no job name ([A-Za-z0-9_-], 1..48 bytes, no leading '-'), or
+// an empty string.
+std::string why_invalid_job_name(const std::string& name);
+
+// The directory that holds all run directories of this user (not created).
+std::string run_root();
+
+class RunDirectory {
+ public:
+  // Paths only; nothing is touched. InvalidArgument where a socket path would pass 107 bytes.
+  static Result<RunDirectory> of(const std::string& job_name);
+  // Creates root and directory where missing; refuses foreign owners, symlinks, other modes.
+  Status create() const;
+
+  const std::string& path() const { return path_; }
+  const std::string& job_name() const { return job_name_; }
+  std::string job_file() const;                    // JobPlan as JSON
+  std::string store_socket() const;                // host store ROUTER
+  std::string launcher_socket() const;             // launcher ROUTER, JSON requests
+  std::string vault_socket() const;                // launcher, Unix stream: shared-buffer fds
+  std::string actor_socket(Rank rank) const;       // actor ROUTER: trainer protocol
+  std::string telemetry_socket(Rank rank) const;   // actor PUB
+  std::string snapshot_socket(Rank rank) const;    // actor ROUTER: full snapshot on request
+  std::string group_directory() const;             // Gloo rendezvous files, one folder a group epoch
+  std::string log_file(const std::string& process) const;
+
+  std::string control_segment() const;             // shm_open names, with the leading '/'
+  std::string arena_segment(Rank rank) const;
+  std::string gradient_segment(Rank rank) const;
+  std::string lock_segment() const;
+
+ private:
+  std::string path_;
+  std::string job_name_;
+};
+
+// "optlease.<uid>." — what every segment name of this user starts with, without the '/'.
+std::string segment_prefix();
+
+}  // namespace optlease

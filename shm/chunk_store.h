@@ -1,0 +1,67 @@
+// The owner's rights over a job's segments: the host store creates or recovers them, and it alone
+// flips commit words, writes step records, blobs and step words. Tools open them read-only through
+// ControlView. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shm/contract/geometry.h"
+#include "shm/contract/ids.h"
+#include "shm/contract/segment_layout.h"
+#include "shm/contract/status.h"
+#include "shm/control_view.h"
+#include "shm/segment.h"
+
+namespace optlease {
+
+struct SegmentNames {
+  std::string control;
+  std::vector<std::string> arenas;     // by rank
+};
+
+class ChunkStore {
+ public:
+  // Creates control and arena segments (mode 0600, space reserved first; O_EXCL). The control
+  // segment turns kReady last; a half-made set is removed again on failure. NoSpace names needed,
+  // free and path. AlreadyExists where a name is taken.
+  static Result<ChunkStore> create(const SegmentPlan& plan, const SegmentNames& names);
+  // Opens and validates what create made (why_invalid of every header and table, layout hash, job id
+  // in every arena); changes nothing but the store epoch, which it raises by one.
+  static Result<ChunkStore> recover(const SegmentPlan& plan, const SegmentNames& names);
+
+  const ControlView& view() const { return view_; }
+  StoreEpoch epoch() const;
+
+  // Makes `shadow` (one entry a slot of the chunk) the canonical version `step` of the chunk.
+  // Fills the idle bank, then stores the commit word with release order. The peer may be dead.
+  // REQUIRES: the lease table has accepted it; step > current version.
+  void commit(Rank rank, ChunkIndex chunk, Step step, std::span<const SlotEntry> shadow);
+  // Moves the version to `step` and leaves the values where they are: a skipped step.
+  void commit_unchanged(Rank rank, ChunkIndex chunk, Step step);
+
+  void write_step_record(Rank rank, const StepRecord& record);
+  // Blob for `step` (bank step & 1), or carries the blob of step - 1 forward.
+  void write_blob(Rank rank, Step step, std::string_view blob);
+  void keep_blob(Rank rank, Step step);
+  void set_incarnation(Rank rank, Incarnation incarnation);
+  void set_step_committed(Step step);
+  void count_skipped_step();
+  void set_kept_on_purpose(bool kept);
+
+  // Slots of `rank`'s arena that no committed version occupies.
+  std::vector<SlotIndex> unreferenced_slots(Rank rank) const;
+
+  // Removes the names; mappings stay. Called at a clean end.
+  static void unlink(const SegmentNames& names);
+
+ private:
+  explicit ChunkStore(Segment control);
+  Segment control_;
+  ControlView view_;
+  std::vector<Segment> arenas_;        // mapped nowhere: kept open so that their space is owned
+};
+
+}  // namespace optlease

@@ -1,0 +1,198 @@
+#include "shm/contract/geometry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "shm/contract/limits.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr uint64_t divide_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
+
+// Elements of slot capacity that chunks of `chunk` leave unused, over all shards of the plan.
+uint64_t unused_elements(const SegmentPlan& plan, uint64_t chunk) {
+  uint64_t unused = 0;
+  for (const SpaceSpec& space : plan.spaces) {
+    for (uint32_t m = 0; m < space.members.size(); ++m) {
+      const uint64_t n = shard_range(space, m).size();
+      unused += divide_up(n, chunk) * chunk - n;
+    }
+  }
+  return unused;
+}
+
+// The chunk size <= chunk_max that leaves the least unused; among equals the largest. Candidates are
+// the even divisions of each shard, which leave that shard's slots full.
+uint64_t best_chunk_elements(const SegmentPlan& plan, uint64_t chunk_max) {
+  std::set<uint64_t, std::greater<>> candidates;
+  for (const SpaceSpec& space : plan.spaces) {
+    const uint64_t n = space.shard_elements;
+    if (n == 0) continue;
+    const uint64_t pieces = divide_up(n, chunk_max);
+    for (uint64_t k = pieces; k < pieces + 8; ++k) {
+      candidates.insert(round_up(divide_up(n, k), kShardAlignElements));
+    }
+  }
+  uint64_t best = 0, best_unused = UINT64_MAX;
+  for (uint64_t candidate : candidates) {
+    if (candidate > chunk_max) continue;
+    const uint64_t unused = unused_elements(plan, candidate);
+    if (unused < best_unused) {
+      best_unused = unused;
+      best = candidate;
+    }
+  }
+  return best == 0 ? kShardAlignElements : best;
+}
+
+}  // namespace
+
+uint64_t array_stride_bytes(uint64_t elements) { return round_up(elements * 4, kArrayAlignBytes); }
+uint64_t chunk_bytes(uint64_t elements) { return array_stride_bytes(elements) * kAdamArrayCount; }
+
+uint64_t chunk_elements_for(uint64_t bytes) {
+  const uint64_t elements = bytes / (kAdamArrayCount * 4) / kShardAlignElements * kShardAlignElements;
+  return std::max<uint64_t>(elements, kShardAlignElements);
+}
+
+uint64_t shard_elements_for(uint64_t elements, uint32_t members) {
+  return members == 0 ? 0 : round_up(divide_up(elements, members), kShardAlignElements);
+}
+
+ElementRange shard_range(const SpaceSpec& space, uint32_t member) {
+  const uint64_t begin = std::min(space.elements, member * space.shard_elements);
+  return {begin, std::min(space.elements, begin + space.shard_elements)};
+}
+
+int member_index(const SpaceSpec& space, Rank rank) {
+  const auto found = std::lower_bound(space.members.begin(), space.members.end(), rank);
+  if (found == space.members.end() || *found != rank) return -1;
+  return static_cast<int>(found - space.members.begin());
+}
+
+Status lay_out(SegmentPlan* plan, uint64_t chunk_size_bytes) {
+  uint64_t largest_shard = 0;
+  for (SpaceSpec& space : plan->spaces) {
+    space.elements = 0;
+    for (TensorSpec& tensor : space.tensors) {
+      uint64_t elements = 1;
+      for (uint64_t dim : tensor.shape) {
+        if (dim != 0 && elements > (1ull << 46) / dim) {
+          return {StatusCode::kInvalidArgument,
+                  "parameter '" + tensor.name + "' has more than 2^46 elements"};
+        }
+        elements *= dim;
+      }
+      tensor.elements = elements;
+      tensor.flat_offset = space.elements;
+      space.elements += elements;
+    }
+    space.shard_elements = shard_elements_for(space.elements, static_cast<uint32_t>(space.members.size()));
+    largest_shard = std::max(largest_shard, space.shard_elements);
+  }
+  if (largest_shard == 0) {
+    return {StatusCode::kInvalidArgument, "no space has any element: the model is empty"};
+  }
+  const uint64_t chunk_max = chunk_size_bytes == 0
+                                 ? largest_shard
+                                 : std::min(largest_shard, chunk_elements_for(chunk_size_bytes));
+  const uint64_t chunk = best_chunk_elements(*plan, chunk_max);
+  for (SpaceSpec& space : plan->spaces) space.chunk_elements = chunk;
+  return Status::ok();
+}
+
+ArenaSpec arena_of(const SegmentPlan& plan, Rank rank) {
+  ArenaSpec arena;
+  uint64_t largest = 0;
+  for (uint32_t s = 0; s < plan.spaces.size(); ++s) {
+    const SpaceSpec& space = plan.spaces[s];
+    const int member = member_index(space, rank);
+    if (member < 0) continue;
+    const ElementRange shard = shard_range(space, static_cast<uint32_t>(member));
+    for (uint64_t at = shard.begin; at < shard.end; at += space.chunk_elements) {
+      const ElementRange range{at, std::min(shard.end, at + space.chunk_elements)};
+      largest = std::max(largest, chunk_bytes(range.size()));
+      arena.state_bytes += range.size() * kAdamArrayCount * 4;
+      arena.chunks.push_back({s, range});
+    }
+  }
+  const uint32_t chunks = static_cast<uint32_t>(arena.chunks.size());
+  arena.slot_bytes = round_up(largest, kPageBytes);
+  arena.slot_count = chunks + std::min(chunks, (plan.prefetch_windows + 2) * plan.window_chunks);
+  return arena;
+}
+
+uint64_t fnv1a(const void* bytes, uint64_t size, uint64_t seed) {
+  const auto* at = static_cast<const unsigned char*>(bytes);
+  uint64_t hash = seed;
+  for (uint64_t i = 0; i < size; ++i) hash = (hash ^ at[i]) * 0x100000001b3ull;
+  return hash;
+}
+
+uint64_t layout_hash(const SegmentPlan& plan) {
+  uint64_t hash = fnv1a("optlease", 8);
+  const auto number = [&](uint64_t value) { hash = fnv1a(&value, sizeof value, hash); };
+  const auto text = [&](const std::string& value) {
+    number(value.size());
+    hash = fnv1a(value.data(), value.size(), hash);
+  };
+  number(plan.world_size);
+  number(plan.window_chunks);
+  number(plan.prefetch_windows);
+  number(plan.spaces.size());
+  for (const SpaceSpec& space : plan.spaces) {
+    text(space.name);
+    number(space.members.size());
+    for (Rank rank : space.members) number(rank.value);
+    number(static_cast<uint32_t>(space.param_dtype));
+    number(static_cast<uint32_t>(space.grad_dtype));
+    number(space.group);
+    number(space.shard_elements);
+    number(space.chunk_elements);
+    number(space.tensors.size());
+    for (const TensorSpec& tensor : space.tensors) {
+      text(tensor.name);
+      number(tensor.shape.size());
+      for (uint64_t dim : tensor.shape) number(dim);
+    }
+  }
+  return hash;
+}
+
+std::string why_invalid(const SegmentPlan& plan) {
+  if (plan.world_size == 0 || plan.world_size > kRankCountMax) return "world_size is not in 1..1024";
+  if (plan.window_chunks == 0 || plan.window_chunks > kWindowChunksMax) {
+    return "window_chunks is not in 1..64";
+  }
+  if (plan.prefetch_windows == 0 || plan.prefetch_windows >= kLeasesInFlightMax) {
+    return "prefetch_windows is not in 1..63";
+  }
+  if (plan.spaces.empty() || plan.spaces.size() > kSpaceCountMax) return "spaces are not 1..2048";
+  uint64_t tensors = 0;
+  std::set<std::string> names;
+  for (const SpaceSpec& space : plan.spaces) {
+    if (space.name.empty() || space.name.size() >= kNameBytes) return "a space's name is not 1..63 bytes";
+    if (!names.insert(space.name).second) return "two spaces are named '" + space.name + "'";
+    if (space.members.empty()) return "space '" + space.name + "' has no ranks";
+    for (size_t i = 0; i < space.members.size(); ++i) {
+      if (space.members[i].value >= plan.world_size) return "space '" + space.name + "' names a rank past world_size";
+      if (i > 0 && space.members[i] <= space.members[i - 1]) return "ranks of space '" + space.name + "' do not ascend";
+    }
+    if (space.group >= kGroupCountMax) return "space '" + space.name + "' names a group past the last";
+    if (bytes_of(space.param_dtype) == 0 || bytes_of(space.grad_dtype) == 0) return "space '" + space.name + "' has an unknown dtype";
+    std::set<std::string> tensor_names;
+    for (const TensorSpec& tensor : space.tensors) {
+      if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes) return "a parameter's name is not 1..191 bytes";
+      if (!tensor_names.insert(tensor.name).second) return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
+      if (tensor.shape.size() > kTensorDimsMax) return "parameter '" + tensor.name + "' has more than 8 dimensions";
+    }
+    tensors += space.tensors.size();
+  }
+  if (tensors > kTensorCountMax) return "more than 2^20 parameters";
+  return {};
+}
+
+}  // namespace optlease

@@ -1,0 +1,180 @@
+#include "shm/contract/messages.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace optlease {
+
+const char* name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kStarting: return "starting";
+    case Phase::kIdle: return "idle";
+    case Phase::kInitialise: return "initialise";
+    case Phase::kWaitPeers: return "wait_peers";
+    case Phase::kReduce: return "reduce";
+    case Phase::kNorm: return "norm";
+    case Phase::kWaitOpen: return "wait_open";
+    case Phase::kStream: return "stream";
+    case Phase::kWaitCommitted: return "wait_committed";
+    case Phase::kGather: return "gather";
+    case Phase::kStopping: return "stopping";
+  }
+  return "?";
+}
+
+const char* name_of(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kHello: return "Hello";
+    case MessageKind::kStepReady: return "StepReady";
+    case MessageKind::kStepRecord: return "StepRecord";
+    case MessageKind::kLeaseRequest: return "LeaseRequest";
+    case MessageKind::kCommitRequest: return "CommitRequest";
+    case MessageKind::kLeaseReturn: return "LeaseReturn";
+    case MessageKind::kPublished: return "Published";
+    case MessageKind::kHeartbeat: return "Heartbeat";
+    case MessageKind::kCorruptChunk: return "CorruptChunk";
+    case MessageKind::kWelcome: return "Welcome";
+    case MessageKind::kGroupFormed: return "GroupFormed";
+    case MessageKind::kGroupBroken: return "GroupBroken";
+    case MessageKind::kGoReduce: return "GoReduce";
+    case MessageKind::kGoGather: return "GoGather";
+    case MessageKind::kStepOpen: return "StepOpen";
+    case MessageKind::kLeaseGrant: return "LeaseGrant";
+    case MessageKind::kCommitReply: return "CommitReply";
+    case MessageKind::kStepCommitted: return "StepCommitted";
+    case MessageKind::kRefused: return "Refused";
+    case MessageKind::kStopActor: return "StopActor";
+    case MessageKind::kIncarnationStarted: return "IncarnationStarted";
+    case MessageKind::kIncarnationLost: return "IncarnationLost";
+    case MessageKind::kIncarnationReaped: return "IncarnationReaped";
+    case MessageKind::kStatusQuery: return "StatusQuery";
+    case MessageKind::kStatusReply: return "StatusReply";
+    case MessageKind::kHoldRequest: return "HoldRequest";
+    case MessageKind::kHoldReply: return "HoldReply";
+    case MessageKind::kHoldRelease: return "HoldRelease";
+    case MessageKind::kStopStore: return "StopStore";
+    case MessageKind::kAttach: return "Attach";
+    case MessageKind::kAttached: return "Attached";
+    case MessageKind::kStepRequest: return "StepRequest";
+    case MessageKind::kStepReply: return "StepReply";
+    case MessageKind::kDetach: return "Detach";
+  }
+  return "?";
+}
+
+uint32_t body_bytes_of(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kHello: return sizeof(HelloBody);
+    case MessageKind::kStepReady: return sizeof(StepReadyBody);
+    case MessageKind::kStepRecord: return sizeof(StepRecordBody);
+    case MessageKind::kLeaseRequest: return sizeof(LeaseRequestBody);
+    case MessageKind::kCommitRequest: return sizeof(CommitRequestBody);
+    case MessageKind::kLeaseReturn: return sizeof(LeaseReturnBody);
+    case MessageKind::kPublished: return sizeof(PublishedBody);
+    case MessageKind::kHeartbeat: return sizeof(HeartbeatBody);
+    case MessageKind::kCorruptChunk: return sizeof(CorruptChunkBody);
+    case MessageKind::kWelcome: return sizeof(WelcomeBody);
+    case MessageKind::kGroupFormed:
+    case MessageKind::kGroupBroken: return sizeof(GroupBody);
+    case MessageKind::kGoReduce:
+    case MessageKind::kGoGather: return sizeof(GoBody);
+    case MessageKind::kStepOpen:
+    case MessageKind::kStepCommitted:
+    case MessageKind::kStopActor: return sizeof(StepBody);
+    case MessageKind::kLeaseGrant: return sizeof(LeaseGrantBody);
+    case MessageKind::kCommitReply: return sizeof(CommitReplyBody);
+    case MessageKind::kRefused: return sizeof(RefusedBody);
+    case MessageKind::kIncarnationStarted:
+    case MessageKind::kIncarnationLost:
+    case MessageKind::kIncarnationReaped: return sizeof(IncarnationBody);
+    case MessageKind::kStatusQuery: return 0;
+    case MessageKind::kStatusReply: return sizeof(StatusReplyBody);
+    case MessageKind::kHoldRequest:
+    case MessageKind::kHoldReply:
+    case MessageKind::kHoldRelease:
+    case MessageKind::kStopStore: return sizeof(HoldBody);
+    case MessageKind::kAttach: return sizeof(AttachBody);
+    case MessageKind::kAttached: return sizeof(AttachedBody);
+    case MessageKind::kStepRequest: return sizeof(StepRequestBody);
+    case MessageKind::kStepReply: return sizeof(StepReplyBody);
+    case MessageKind::kDetach: return 0;
+  }
+  return UINT32_MAX;
+}
+
+namespace {
+
+template <class Body>
+Body body_at(const void* frame) {
+  Body body;
+  std::memcpy(&body, static_cast<const char*>(frame) + sizeof(MessageHeader), sizeof body);
+  return body;
+}
+
+// Payload bytes that the body of a valid-length frame describes; UINT64_MAX: "whatever is there".
+uint64_t payload_bytes_of(MessageKind kind, const void* frame, uint64_t payload) {
+  switch (kind) {
+    case MessageKind::kStepReady: return body_at<StepReadyBody>(frame).blob_bytes;
+    case MessageKind::kCommitRequest: return sizeof(SlotEntry) * uint64_t{body_at<CommitRequestBody>(frame).entry_count};
+    case MessageKind::kGoReduce:
+    case MessageKind::kGoGather: return payload <= kRankCountMax ? payload : 0;
+    case MessageKind::kLeaseGrant: return sizeof(GrantEntry) * uint64_t{body_at<LeaseGrantBody>(frame).entry_count};
+    case MessageKind::kRefused: return body_at<RefusedBody>(frame).text_bytes;
+    case MessageKind::kStatusReply: return sizeof(RankStatus) * uint64_t{body_at<StatusReplyBody>(frame).rank_count};
+    case MessageKind::kAttached: return body_at<AttachedBody>(frame).blob_bytes;
+    case MessageKind::kStepRequest: return body_at<StepRequestBody>(frame).blob_bytes;
+    case MessageKind::kStepReply: return body_at<StepReplyBody>(frame).text_bytes;
+    default: return 0;
+  }
+}
+
+const char* why_invalid_body(MessageKind kind, const void* frame) {
+  if (kind == MessageKind::kStepReady) {
+    const auto b = body_at<StepReadyBody>(frame);
+    if (b.step < 1) return "a step counts from 1";
+    if (b.blob_bytes > kUserBlobBytesMax) return "the user blob is larger than 1 MiB";
+    if (b.keep_blob > 1 || (b.keep_blob == 1 && b.blob_bytes != 0)) return "keep_blob with a blob";
+  } else if (kind == MessageKind::kStepRequest) {
+    const auto b = body_at<StepRequestBody>(frame);
+    if (b.step < 1) return "a step counts from 1";
+    if (b.blob_bytes > kUserBlobBytesMax) return "the user blob is larger than 1 MiB";
+    if (b.keep_blob > 1 || (b.keep_blob == 1 && b.blob_bytes != 0)) return "keep_blob with a blob";
+    if (std::isinf(b.lr) || b.lr < 0) return "lr is not finite and >= 0";
+    if (!std::isfinite(b.grad_scale) || b.grad_scale <= 0) return "grad_scale is not finite and > 0";
+    if (std::isinf(b.max_norm) || b.max_norm < 0) return "max_norm is not finite and >= 0";
+  } else if (kind == MessageKind::kLeaseRequest) {
+    const auto b = body_at<LeaseRequestBody>(frame);
+    if (b.step < 0) return "the step is negative";
+    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
+  } else if (kind == MessageKind::kCommitRequest) {
+    const auto b = body_at<CommitRequestBody>(frame);
+    if (b.step < 0 || b.reserved_zero != 0) return "the step is negative or a reserved field not zero";
+    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
+  } else if (kind == MessageKind::kStepRecord) {
+    return why_invalid(body_at<StepRecordBody>(frame).record);
+  } else if (kind == MessageKind::kHello) {
+    if (body_at<HelloBody>(frame).reserved_zero != 0) return "a reserved field is not zero";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* why_invalid_frame(const void* frame, uint64_t bytes) {
+  if (bytes < sizeof(MessageHeader)) return "the frame is shorter than a header";
+  if (bytes > kMessageBytesMax) return "the frame is longer than any message";
+  MessageHeader header;
+  std::memcpy(&header, frame, sizeof header);
+  if (header.magic != kMessageMagic) return "the magic number is not Optlease's";
+  if (header.version != kProtocolVersion) return "another protocol version";
+  if (header.bytes != bytes) return "the frame has another length than its header says";
+  const auto kind = static_cast<MessageKind>(header.kind);
+  const uint32_t body = body_bytes_of(kind);
+  if (body == UINT32_MAX) return "an unknown kind of message";
+  if (bytes < sizeof(MessageHeader) + body) return "the frame is shorter than its body";
+  const uint64_t payload = bytes - sizeof(MessageHeader) - body;
+  if (payload_bytes_of(kind, frame, payload) != payload) return "the payload has another length than the body says";
+  return why_invalid_body(kind, frame);
+}
+
+}  // namespace optlease
