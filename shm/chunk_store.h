@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shm/contract/geometry.h"
@@ -59,6 +60,11 @@ class ChunkStore {
 
  private:
   explicit ChunkStore(Segment control);
+  Status look();                       // view_ over control_, validated
+  SegmentHeader* mutable_header() const;
+  RankRecord* mutable_rank(Rank rank) const;
+  ChunkRecord* mutable_chunk(Rank rank, ChunkIndex chunk) const;
+  char* mutable_blob(Rank rank, Step step) const;
   Segment control_;
   ControlView view_;
   std::vector<Segment> arenas_;        // mapped nowhere: kept open so that their space is owned

@@ -27,7 +27,8 @@ class ControlView {
   std::span<const ChunkRecord> chunks(Rank rank) const;
   uint64_t commit_word(Rank rank, ChunkIndex chunk) const;          // acquire
   Step version(Rank rank, ChunkIndex chunk) const;
-  std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk) const;  // of the committed bank
+  // Of the committed bank; they mean nothing where version() is kNoStep.
+  std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk) const;
   std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk, uint32_t bank) const;
   // The record of `step`, or null where the bank holds another or a torn one.
   const StepRecord* step_record(Rank rank, Step step) const;

@@ -24,8 +24,10 @@ class Segment {
   Segment& operator=(Segment&&) noexcept;
   ~Segment();
 
-  void* data() const;
+  void* data() const;                  // null after unmap()
   uint64_t bytes() const;
+  // Ends the mapping; the descriptor, and with it the space, stays ours.
+  void unmap();
   int fd() const;                      // owned by the segment; -1 never
   const std::string& name() const;
   // False when the name was removed or replaced under us (fault case 8).

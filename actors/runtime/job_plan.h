@@ -40,6 +40,8 @@ struct GradientPlan {
 };
 
 struct OptimizerPlan {
+  double lr = 0;                       // optimizer.lr; groups[g].lr already has the space's lr_scale.
+                                       // A trainer's override replaces this one: times the scale
   std::vector<GroupParams> groups;     // space.group indexes it
 };
 

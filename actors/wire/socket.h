@@ -23,6 +23,7 @@ class SocketContext {
   void* native() const;
 
  private:
+  friend class Socket;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -76,5 +77,9 @@ struct PollSet {
   std::vector<int> fds;
 };
 Status poll_sockets(const PollSet& set, int timeout_ms, std::vector<bool>* ready);
+
+// Whether a live process listens on the Unix socket at `path`. It sees one connection that closes at
+// once. True also where that cannot be told (no permission): never taken for a stale file.
+bool is_listening(const std::string& path);
 
 }  // namespace optlease

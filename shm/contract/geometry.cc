@@ -12,40 +12,117 @@ namespace {
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr uint64_t divide_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
 
-// Elements of slot capacity that chunks of `chunk` leave unused, over all shards of the plan.
-uint64_t unused_elements(const SegmentPlan& plan, uint64_t chunk) {
-  uint64_t unused = 0;
+// What one rank holds: elements of each of its shards.
+struct RankShards {
+  std::vector<uint64_t> elements;
+  uint64_t total = 0;
+  uint64_t largest = 0;
+  auto operator<=>(const RankShards&) const = default;
+};
+
+// The ranks' holdings, each kind once: most ranks of a job hold the same.
+std::set<RankShards> distinct_holdings(const SegmentPlan& plan) {
+  std::vector<RankShards> ranks(plan.world_size);
   for (const SpaceSpec& space : plan.spaces) {
     for (uint32_t m = 0; m < space.members.size(); ++m) {
+      const uint32_t rank = space.members[m].value;
       const uint64_t n = shard_range(space, m).size();
-      unused += divide_up(n, chunk) * chunk - n;
+      if (n == 0 || rank >= ranks.size()) continue;
+      ranks[rank].elements.push_back(n);
+      ranks[rank].total += n;
+      ranks[rank].largest = std::max(ranks[rank].largest, n);
     }
   }
-  return unused;
+  std::set<RankShards> kinds;
+  for (RankShards& rank : ranks) {
+    std::sort(rank.elements.begin(), rank.elements.end());
+    if (rank.total != 0) kinds.insert(std::move(rank));
+  }
+  return kinds;
 }
 
-// The chunk size <= chunk_max that leaves the least unused; among equals the largest. Candidates are
-// the even divisions of each shard, which leave that shard's slots full.
-uint64_t best_chunk_elements(const SegmentPlan& plan, uint64_t chunk_max) {
-  std::set<uint64_t, std::greater<>> candidates;
-  for (const SpaceSpec& space : plan.spaces) {
-    const uint64_t n = space.shard_elements;
-    if (n == 0) continue;
-    const uint64_t pieces = divide_up(n, chunk_max);
-    for (uint64_t k = pieces; k < pieces + 8; ++k) {
-      candidates.insert(round_up(divide_up(n, k), kShardAlignElements));
+// The largest share of its state that any rank's slots leave unused with chunks of `chunk` elements.
+double unused_share(const std::set<RankShards>& holdings, uint64_t chunk) {
+  double worst = 0;
+  for (const RankShards& rank : holdings) {
+    uint64_t slots = 0;
+    for (uint64_t n : rank.elements) slots += divide_up(n, chunk);
+    const uint64_t slot = round_up(chunk_bytes(std::min(chunk, rank.largest)), kPageBytes);
+    const double state = static_cast<double>(rank.total) * kAdamArrayCount * 4;
+    worst = std::max(worst, static_cast<double>(slots) * static_cast<double>(slot) / state - 1);
+  }
+  return worst;
+}
+
+// Candidates: the even divisions of every shard size, down to a sixteenth of chunk_max, which leave
+// that shard's slots full; each also rounded up to whole pages of slot.
+std::set<uint64_t, std::greater<>> chunk_candidates(const std::set<RankShards>& holdings,
+                                                    uint64_t chunk_max) {
+  constexpr uint64_t kSizesMax = 64;        // more distinct sizes than this add nothing
+  constexpr uint64_t kDivisionsMax = 64;    // a shard size
+  constexpr uint64_t kPageElements = kPageBytes / 4;
+  std::set<uint64_t, std::greater<>> sizes, candidates;
+  for (const RankShards& rank : holdings) sizes.insert(rank.elements.begin(), rank.elements.end());
+  uint64_t used = 0;
+  for (uint64_t n : sizes) {
+    if (++used > kSizesMax) break;
+    const uint64_t first = divide_up(n, chunk_max), last = first * 16;
+    const uint64_t stride = std::max<uint64_t>(1, (last - first) / kDivisionsMax);
+    for (uint64_t k = first; k <= last; k += k < first + 8 ? 1 : stride) {
+      const uint64_t even = round_up(divide_up(n, k), kShardAlignElements);
+      candidates.insert(even);
+      candidates.insert(round_up(even, kPageElements));
     }
   }
-  uint64_t best = 0, best_unused = UINT64_MAX;
-  for (uint64_t candidate : candidates) {
+  const uint64_t step = std::max<uint64_t>(1, chunk_max / 64 / kShardAlignElements) * kShardAlignElements;
+  for (uint64_t chunk = chunk_max; chunk >= std::max<uint64_t>(step, chunk_max / 16); chunk -= step) {
+    candidates.insert(chunk);
+  }
+  return candidates;
+}
+
+// The largest chunk that leaves at most kUnusedShare unused in every rank's arena: large chunks move
+// faster. Where none does (spaces of very unequal, small shards), the one that leaves the least.
+uint64_t best_chunk_elements(const SegmentPlan& plan, uint64_t chunk_max) {
+  constexpr double kUnusedShare = 0.02;
+  const std::set<RankShards> holdings = distinct_holdings(plan);
+  uint64_t best = kShardAlignElements;
+  double best_share = HUGE_VAL;
+  for (uint64_t candidate : chunk_candidates(holdings, chunk_max)) {
     if (candidate > chunk_max) continue;
-    const uint64_t unused = unused_elements(plan, candidate);
-    if (unused < best_unused) {
-      best_unused = unused;
+    const double share = unused_share(holdings, candidate);
+    if (share <= kUnusedShare) return candidate;
+    if (share < best_share) {
+      best_share = share;
       best = candidate;
     }
   }
-  return best == 0 ? kShardAlignElements : best;
+  return best;
+}
+
+// Element counts, flat offsets and shards of one space.
+Status lay_out_space(SpaceSpec* space) {
+  space->elements = 0;
+  for (TensorSpec& tensor : space->tensors) {
+    uint64_t elements = 1;
+    for (uint64_t dim : tensor.shape) {
+      if (dim != 0 && elements > kTensorElementsMax / dim) {
+        return {StatusCode::kInvalidArgument,
+                "parameter '" + tensor.name + "' has more than 2^46 elements"};
+      }
+      elements *= dim;
+    }
+    tensor.elements = elements;
+    tensor.flat_offset = space->elements;
+    space->elements += elements;
+    if (space->elements > kTensorElementsMax) {
+      return {StatusCode::kInvalidArgument,
+              "space '" + space->name + "' has more than 2^46 elements"};
+    }
+  }
+  space->shard_elements =
+      shard_elements_for(space->elements, static_cast<uint32_t>(space->members.size()));
+  return Status::ok();
 }
 
 }  // namespace
@@ -76,30 +153,17 @@ int member_index(const SpaceSpec& space, Rank rank) {
 Status lay_out(SegmentPlan* plan, uint64_t chunk_size_bytes) {
   uint64_t largest_shard = 0;
   for (SpaceSpec& space : plan->spaces) {
-    space.elements = 0;
-    for (TensorSpec& tensor : space.tensors) {
-      uint64_t elements = 1;
-      for (uint64_t dim : tensor.shape) {
-        if (dim != 0 && elements > (1ull << 46) / dim) {
-          return {StatusCode::kInvalidArgument,
-                  "parameter '" + tensor.name + "' has more than 2^46 elements"};
-        }
-        elements *= dim;
-      }
-      tensor.elements = elements;
-      tensor.flat_offset = space.elements;
-      space.elements += elements;
-    }
-    space.shard_elements = shard_elements_for(space.elements, static_cast<uint32_t>(space.members.size()));
+    OPTLEASE_TRY(lay_out_space(&space));
     largest_shard = std::max(largest_shard, space.shard_elements);
   }
   if (largest_shard == 0) {
     return {StatusCode::kInvalidArgument, "no space has any element: the model is empty"};
   }
-  const uint64_t chunk_max = chunk_size_bytes == 0
-                                 ? largest_shard
-                                 : std::min(largest_shard, chunk_elements_for(chunk_size_bytes));
-  const uint64_t chunk = best_chunk_elements(*plan, chunk_max);
+  uint64_t chunk = largest_shard;
+  if (chunk_size_bytes != 0) {
+    chunk = std::min(largest_shard, chunk_elements_for(chunk_size_bytes));
+    chunk = best_chunk_elements(*plan, chunk);
+  }
   for (SpaceSpec& space : plan->spaces) space.chunk_elements = chunk;
   return Status::ok();
 }
@@ -157,6 +221,9 @@ uint64_t layout_hash(const SegmentPlan& plan) {
       text(tensor.name);
       number(tensor.shape.size());
       for (uint64_t dim : tensor.shape) number(dim);
+      number(tensor.global_shape.size());
+      for (uint64_t dim : tensor.global_shape) number(dim);
+      for (uint64_t offset : tensor.global_offset) number(offset);
     }
   }
   return hash;
@@ -187,6 +254,9 @@ std::string why_invalid(const SegmentPlan& plan) {
     for (const TensorSpec& tensor : space.tensors) {
       if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes) return "a parameter's name is not 1..191 bytes";
       if (!tensor_names.insert(tensor.name).second) return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
+      if (tensor.global_shape.size() != tensor.global_offset.size() || tensor.global_shape.size() > kTensorDimsMax) {
+        return "parameter '" + tensor.name + "' has a global shape and a global offset of different lengths";
+      }
       if (tensor.shape.size() > kTensorDimsMax) return "parameter '" + tensor.name + "' has more than 8 dimensions";
     }
     tensors += space.tensors.size();

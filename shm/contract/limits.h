@@ -11,6 +11,7 @@ inline constexpr uint32_t kSpaceCountMax = 2048;   // experts: about one space a
 inline constexpr uint32_t kGroupCountMax = 8;      // hyper-parameter groups in one step record
 inline constexpr uint32_t kTensorCountMax = 1u << 20;
 inline constexpr uint32_t kTensorDimsMax = 8;
+inline constexpr uint64_t kTensorElementsMax = 1ull << 46;  // a parameter's, and a space's
 inline constexpr uint32_t kTensorNameBytes = 192;  // with the final zero
 inline constexpr uint32_t kNameBytes = 64;         // spaces, with the final zero
 inline constexpr uint32_t kJobNameBytesMax = 48;   // without the final zero

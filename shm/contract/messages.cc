@@ -111,24 +111,75 @@ Body body_at(const void* frame) {
   return body;
 }
 
-// Payload bytes that the body of a valid-length frame describes; UINT64_MAX: "whatever is there".
+// Payload bytes that the body of a valid-length frame describes. A kind that is not named here has
+// no payload.
 uint64_t payload_bytes_of(MessageKind kind, const void* frame, uint64_t payload) {
-  switch (kind) {
-    case MessageKind::kStepReady: return body_at<StepReadyBody>(frame).blob_bytes;
-    case MessageKind::kCommitRequest: return sizeof(SlotEntry) * uint64_t{body_at<CommitRequestBody>(frame).entry_count};
-    case MessageKind::kGoReduce:
-    case MessageKind::kGoGather: return payload <= kRankCountMax ? payload : 0;
-    case MessageKind::kLeaseGrant: return sizeof(GrantEntry) * uint64_t{body_at<LeaseGrantBody>(frame).entry_count};
-    case MessageKind::kRefused: return body_at<RefusedBody>(frame).text_bytes;
-    case MessageKind::kStatusReply: return sizeof(RankStatus) * uint64_t{body_at<StatusReplyBody>(frame).rank_count};
-    case MessageKind::kAttached: return body_at<AttachedBody>(frame).blob_bytes;
-    case MessageKind::kStepRequest: return body_at<StepRequestBody>(frame).blob_bytes;
-    case MessageKind::kStepReply: return body_at<StepReplyBody>(frame).text_bytes;
-    default: return 0;
+  using K = MessageKind;
+  if (kind == K::kStepReady) return body_at<StepReadyBody>(frame).blob_bytes;
+  if (kind == K::kAttached) return body_at<AttachedBody>(frame).blob_bytes;
+  if (kind == K::kStepRequest) return body_at<StepRequestBody>(frame).blob_bytes;
+  if (kind == K::kRefused) return body_at<RefusedBody>(frame).text_bytes;
+  if (kind == K::kStepReply) return body_at<StepReplyBody>(frame).text_bytes;
+  if (kind == K::kGoReduce || kind == K::kGoGather) return payload <= kRankCountMax ? payload : 0;
+  if (kind == K::kCommitRequest) {
+    return sizeof(SlotEntry) * uint64_t{body_at<CommitRequestBody>(frame).entry_count};
   }
+  if (kind == K::kLeaseGrant) {
+    return sizeof(GrantEntry) * uint64_t{body_at<LeaseGrantBody>(frame).entry_count};
+  }
+  if (kind == K::kStatusReply) {
+    return sizeof(RankStatus) * uint64_t{body_at<StatusReplyBody>(frame).rank_count};
+  }
+  return 0;
+}
+
+// For the array of entries that follows the body.
+template <class Body, class Entry>
+bool entries_reserved_are_zero(const void* frame, uint64_t count) {
+  const char* at = static_cast<const char*>(frame) + sizeof(MessageHeader) + sizeof(Body);
+  for (uint64_t i = 0; i < count; ++i) {
+    Entry entry;
+    std::memcpy(&entry, at + i * sizeof entry, sizeof entry);
+    if (entry.reserved_zero != 0) return false;
+  }
+  return true;
+}
+
+template <class Body>
+bool body_reserved_is_zero(const void* frame) {
+  return body_at<Body>(frame).reserved_zero == 0;
+}
+
+// REQUIRES: the frame's length is right for its kind.
+bool reserved_are_zero(MessageKind kind, const void* frame) {
+  using K = MessageKind;
+  if (kind == K::kHello) return body_reserved_is_zero<HelloBody>(frame);
+  if (kind == K::kWelcome) return body_reserved_is_zero<WelcomeBody>(frame);
+  if (kind == K::kHeartbeat) return body_reserved_is_zero<HeartbeatBody>(frame);
+  if (kind == K::kStatusReply) return body_reserved_is_zero<StatusReplyBody>(frame);
+  if (kind == K::kIncarnationStarted || kind == K::kIncarnationLost ||
+      kind == K::kIncarnationReaped) {
+    return body_reserved_is_zero<IncarnationBody>(frame);
+  }
+  if (kind == K::kStepReply) {
+    const auto body = body_at<StepReplyBody>(frame);
+    return body.reserved_zero == 0 && body.reserved_zero_2 == 0;
+  }
+  if (kind == K::kLeaseGrant) {
+    const auto body = body_at<LeaseGrantBody>(frame);
+    return body.reserved_zero == 0 &&
+           entries_reserved_are_zero<LeaseGrantBody, GrantEntry>(frame, body.entry_count);
+  }
+  if (kind == K::kCommitRequest) {
+    const auto body = body_at<CommitRequestBody>(frame);
+    return body.reserved_zero == 0 &&
+           entries_reserved_are_zero<CommitRequestBody, SlotEntry>(frame, body.entry_count);
+  }
+  return true;
 }
 
 const char* why_invalid_body(MessageKind kind, const void* frame) {
+  if (!reserved_are_zero(kind, frame)) return "a reserved field is not zero";
   if (kind == MessageKind::kStepReady) {
     const auto b = body_at<StepReadyBody>(frame);
     if (b.step < 1) return "a step counts from 1";
@@ -148,12 +199,18 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
   } else if (kind == MessageKind::kCommitRequest) {
     const auto b = body_at<CommitRequestBody>(frame);
-    if (b.step < 0 || b.reserved_zero != 0) return "the step is negative or a reserved field not zero";
+    if (b.step < 0) return "the step is negative";
     if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
   } else if (kind == MessageKind::kStepRecord) {
     return why_invalid(body_at<StepRecordBody>(frame).record);
-  } else if (kind == MessageKind::kHello) {
-    if (body_at<HelloBody>(frame).reserved_zero != 0) return "a reserved field is not zero";
+  } else if (kind == MessageKind::kRefused) {
+    if (body_at<RefusedBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal)) return "the status is unknown";
+  } else if (kind == MessageKind::kStepReply) {
+    if (body_at<StepReplyBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal)) return "the status is unknown";
+  } else if (kind == MessageKind::kHeartbeat) {
+    if (body_at<HeartbeatBody>(frame).phase > static_cast<uint32_t>(Phase::kStopping)) return "the phase is unknown";
+  } else if (kind == MessageKind::kStatusReply) {
+    if (body_at<StatusReplyBody>(frame).rank_count > kRankCountMax) return "rank_count is past 1024";
   }
   return nullptr;
 }

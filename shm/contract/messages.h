@@ -80,6 +80,8 @@ struct HelloBody {        // "nothing that an earlier epoch or lease allowed is 
   uint64_t layout_hash;
   uint32_t pid;
   uint32_t reserved_zero;
+  int64_t step_published; // kNoStep, or the step whose gathered parameters its buffer holds: after a
+                          // store restart the rank is not in need of GoGather for that step
 };
 struct WelcomeBody {
   int64_t step_committed;
@@ -229,7 +231,7 @@ enum class Phase : uint32_t {
 const char* name_of(Phase phase);
 const char* name_of(MessageKind kind);
 
-static_assert(sizeof(HelloBody) == 32 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
+static_assert(sizeof(HelloBody) == 40 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
                   sizeof(StepRecordBody) == 8 + sizeof(StepRecord) && sizeof(LeaseRequestBody) == 16 &&
                   sizeof(LeaseGrantBody) == 32 && sizeof(GrantEntry) == 24 &&
                   sizeof(CommitRequestBody) == 32 && sizeof(CommitReplyBody) == 24 &&

@@ -61,6 +61,9 @@ const char* why_invalid(const SegmentHeader& h, uint64_t actual_bytes) {
   if (h.prefetch_windows == 0 || h.prefetch_windows >= kLeasesInFlightMax) return "prefetch_windows is out of range";
   if (h.space_count == 0 || h.space_count > kSpaceCountMax) return "space_count is out of range";
   if (h.tensor_count > kTensorCountMax) return "tensor_count is out of range";
+  for (uint64_t word : h.reserved_zero) {
+    if (word != 0) return "a reserved field is not zero";
+  }
   // The tables follow one another; counts are at most 2^32 - 1 and records small, so no sum overflows.
   const struct { uint64_t offset, count, bytes; } tables[] = {
       {h.spaces_offset, h.space_count, sizeof(SpaceRecord)},
@@ -79,6 +82,7 @@ const char* why_invalid(const SegmentHeader& h, uint64_t actual_bytes) {
     end = table.offset + table.count * table.bytes;
     if (end > actual_bytes) return "a table ends past the segment";
   }
+  if (end != actual_bytes) return "the segment goes on past its last table";
   return nullptr;
 }
 

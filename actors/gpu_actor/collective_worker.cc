@@ -1,0 +1,193 @@
+#include "actors/gpu_actor/collective_worker.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "actors/runtime/clock.h"
+#include "kernels/reduce_cpu.h"
+
+namespace optlease {
+namespace {
+
+struct NormShare {
+  double sum_squares;
+  uint64_t nonfinite;
+};
+
+}  // namespace
+
+float average_of(const JobPlan& plan, const SpaceSpec& space) {
+  return plan.gradients.average ? 1.0f / static_cast<float>(space.members.size()) : 1.0f;
+}
+
+CollectiveWorker::CollectiveWorker(const JobPlan& plan, Rank rank, RankBuffers& buffers,
+                                   std::unique_ptr<Collectives> collectives, int completion_fd)
+    : plan_(plan),
+      rank_(rank),
+      buffers_(buffers),
+      collectives_(std::move(collectives)),
+      completion_fd_(completion_fd) {
+  if (plan.gradients.source != GradientSource::kTrainer) filler_.emplace(plan, rank);
+  thread_ = std::thread([this] { run(); });
+}
+
+CollectiveWorker::~CollectiveWorker() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    jobs_.clear();
+  }
+  more_.notify_all();
+  collectives_->abort(UINT64_MAX);
+  thread_.join();
+}
+
+void CollectiveWorker::run() {
+  while (true) {
+    std::function<WorkOutcome()> job;
+    {
+      std::unique_lock lock(mutex_);
+      more_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    WorkOutcome outcome = job();
+    {
+      std::lock_guard lock(mutex_);
+      outcomes_.push_back(std::move(outcome));
+    }
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof one);
+  }
+}
+
+void CollectiveWorker::post(std::function<WorkOutcome()> job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  more_.notify_all();
+}
+
+std::vector<WorkOutcome> CollectiveWorker::take_outcomes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(outcomes_, {});
+}
+
+void CollectiveWorker::connect(uint64_t group_epoch) {
+  post([this, group_epoch] {
+    WorkOutcome outcome{.kind = WorkOutcome::Kind::kConnected, .group_epoch = group_epoch};
+    outcome.status = collectives_->connect(group_epoch, rank_, plan_.segment.world_size,
+                                           plan_.gradients.collective_timeout_ms);
+    return outcome;
+  });
+}
+
+void CollectiveWorker::fill_gradients(Step step) {
+  OPTLEASE_CHECK(filler_.has_value(), "the trainer fills step %lld", static_cast<long long>(step));
+  post([this, step] {
+    WorkOutcome outcome{.kind = WorkOutcome::Kind::kFilled, .step = step};
+    for (RankSpace& mine : buffers_.spaces()) {
+      if (!outcome.status.is_ok()) break;
+      outcome.status = filler_->fill(step, mine.space, mine.grads.data());
+    }
+    return outcome;
+  });
+}
+
+void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t updates_before) {
+  post([this, order = std::move(order), overrides, updates_before] {
+    WorkOutcome outcome{.kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
+    const int64_t start = now_us();
+    outcome.status = reduce_spaces(order);
+    outcome.reduce_seconds = static_cast<double>(now_us() - start) * 1e-6;
+    if (outcome.status.is_ok()) {
+      outcome.status = make_record(order, overrides, updates_before, &outcome.record);
+    }
+    return outcome;
+  });
+}
+
+Status CollectiveWorker::reduce_spaces(const GoOrder& order) {
+  for (RankSpace& mine : buffers_.spaces()) {
+    const SpaceSpec& space = plan_.segment.spaces[mine.space];
+    const ShardMap map = shard_map_of(space);
+    const std::vector<uint8_t> needs = needs_of_members(space, order.needs);
+    ReduceScatterCall call;
+    call.tag = {order.step, mine.space};
+    call.map = &map;
+    call.needs = needs;
+    call.grad_dtype = space.grad_dtype;
+    call.grads = mine.grads.data();
+    call.shard_out = mine.grad_shard;
+    OPTLEASE_TRY(collectives_->reduce_scatter(call));
+  }
+  return Status::ok();
+}
+
+// Every rank computes the same record from the same numbers: partial sums in rank order.
+Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& overrides,
+                                     int64_t updates_before, StepRecord* record) {
+  NormShare share{0, 0};
+  for (const RankSpace& mine : buffers_.spaces()) {
+    if (mine.shard.size() == 0) continue;
+    const SpaceSpec& space = plan_.segment.spaces[mine.space];
+    const float scale = average_of(plan_, space) / static_cast<float>(overrides.grad_scale);
+    const GradStats stats = grad_stats(mine.grad_shard, mine.shard.begin, mine.shard.size(), scale);
+    share.sum_squares += stats.sum_squares;
+    share.nonfinite += stats.nonfinite;
+  }
+  std::vector<NormShare> shares(plan_.segment.world_size);
+  OPTLEASE_TRY(collectives_->all_gather_fixed({order.step, 0}, &share, sizeof share, shares.data()));
+  double sum_squares = 0;
+  uint64_t nonfinite = 0;
+  for (const NormShare& each : shares) {
+    sum_squares += each.sum_squares;
+    nonfinite += each.nonfinite;
+  }
+  const double norm = std::sqrt(sum_squares);
+  const double max_norm = std::isnan(overrides.max_norm) ? plan_.gradients.max_norm : overrides.max_norm;
+  // torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
+  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  std::memset(record, 0, sizeof *record);
+  record->step = order.step;
+  record->skipped = nonfinite > 0 || !std::isfinite(norm) ? 1 : 0;
+  record->update_count = updates_before + (record->skipped ? 0 : 1);
+  record->group_count = static_cast<uint32_t>(plan_.optimizer.groups.size());
+  for (uint32_t g = 0; g < record->group_count; ++g) {
+    record->groups[g] = plan_.optimizer.groups[g];
+    if (std::isnan(overrides.lr)) continue;
+    const double base = plan_.optimizer.lr;
+    record->groups[g].lr = base > 0 ? overrides.lr * (record->groups[g].lr / base) : overrides.lr;
+  }
+  // One bit pattern for "not a number", so that ranks' records are equal byte for byte.
+  record->grad_norm = std::isnan(norm) ? std::nan("") : norm;
+  record->grad_coefficient = record->skipped ? 0 : static_cast<float>(clip / overrides.grad_scale);
+  record->checksum = checksum_of(*record);
+  return Status::ok();
+}
+
+void CollectiveWorker::gather(GoOrder order) {
+  post([this, order = std::move(order)] {
+    WorkOutcome outcome{.kind = WorkOutcome::Kind::kGathered, .group_epoch = order.group_epoch, .step = order.step};
+    for (RankSpace& mine : buffers_.spaces()) {
+      const SpaceSpec& space = plan_.segment.spaces[mine.space];
+      const ShardMap map = shard_map_of(space);
+      const std::vector<uint8_t> needs = needs_of_members(space, order.needs);
+      AllGatherCall call;
+      call.tag = {order.step, mine.space};
+      call.map = &map;
+      call.needs = needs;
+      call.param_dtype = space.param_dtype;
+      call.params = mine.params.data();
+      outcome.status = collectives_->all_gather(call);
+      if (!outcome.status.is_ok()) break;
+    }
+    return outcome;
+  });
+}
+
+}  // namespace optlease

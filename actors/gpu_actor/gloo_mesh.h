@@ -1,0 +1,83 @@
+// The connected ranks of one group epoch: a full mesh of Gloo TCP pairs on the loopback interface,
+// and transfers over it that end for one of three reasons besides success: the peer is gone,
+// nothing arrived in time, or the epoch was aborted. Used by gloo_collectives.cc alone, which
+// decides what is sent. One thread calls; any failure leaves the mesh fit only for destruction.
+//
+// What Gloo itself does not do, and this adds: it never reports the loss of a peer to the receive
+// that was under way (so each pair also has a receive that never completes, which does hear of it);
+// a timeout inside Gloo would close every pair; writing to a lost peer raises SIGPIPE.
+#pragma once
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "actors/gpu_actor/gloo_rendezvous.h"
+#include "actors/gpu_actor/wait_watch.h"
+#include "shm/contract/status.h"
+
+namespace optlease {
+
+// One message to or from one peer. Destroyed before the memory that it names.
+struct Transfer {
+  uint32_t peer = 0;
+  uint64_t slot = 0;     // both ends name the same; one message a slot and direction at a time
+  void* data = nullptr;  // read only where is_receive is false
+  uint64_t bytes = 0;
+  bool is_receive = false;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer;  // set while posted
+};
+
+// Slots that no transfer may use.
+inline constexpr uint64_t kReservedSlotsFrom = uint64_t{1} << 63;
+
+// Opens the transport: one thread of Gloo's. Kept for all epochs of a process.
+Result<std::shared_ptr<gloo::transport::Device>> open_loopback_device();
+
+class GlooMesh {
+ public:
+  // Publishes, connects to every peer and shakes hands with it. `aborted_epoch` and `watch` outlive
+  // the mesh.
+  static Result<std::unique_ptr<GlooMesh>> connect(std::shared_ptr<gloo::transport::Device> device,
+                                                   const GroupPlace& place, uint64_t timeout_ms,
+                                                   const std::atomic<uint64_t>* aborted_epoch,
+                                                   WaitWatch* watch);
+  ~GlooMesh();
+  GlooMesh(const GlooMesh&) = delete;
+  GlooMesh& operator=(const GlooMesh&) = delete;
+
+  Status post(Transfer* transfer);
+  // REQUIRES: posted. Each wait has the whole timeout for itself.
+  Status wait(Transfer* transfer);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  GlooMesh(const GroupPlace& place, uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch,
+           WaitWatch* watch);
+  Status create_pairs(gloo::transport::Device* device);
+  Status connect_pair(uint32_t peer, Clock::time_point deadline);
+  Result<std::string> await_address(uint32_t peer, Clock::time_point deadline);
+  Status post_loss_detectors();
+  Status shake_hands();
+  Status check_time(uint32_t peer, Clock::time_point deadline) const;
+  Status check_peer(uint32_t peer) const;
+  bool wait_in_gloo(Transfer* transfer, std::chrono::milliseconds limit,
+                    std::string* failure) const;
+  Status lost(uint32_t peer, const std::string& why) const;
+
+  GroupPlace place_;
+  uint64_t timeout_ms_;
+  const std::atomic<uint64_t>* aborted_epoch_;
+  WaitWatch* watch_;
+  std::shared_ptr<gloo::transport::Context> context_;
+  char never_received_ = 0;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> loss_detectors_;  // by rank
+};
+
+}  // namespace optlease

@@ -1,0 +1,337 @@
+#include "actors/gpu_actor/gpu_actor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "actors/gpu_actor/gloo_collectives.h"
+#include "actors/runtime/clock.h"
+#include "actors/runtime/log.h"
+
+namespace optlease {
+namespace {
+
+constexpr int kHelloEveryMs = 100;
+constexpr int kHeartbeatEveryMs = 100;
+constexpr int kTurnMsMax = 20;
+constexpr int kRehearseTimeoutMs = 5000;
+
+}  // namespace
+
+GpuActor::GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline)
+    : args_(args),
+      plan_(std::move(plan)),
+      directory_(directory),
+      rank_(args.rank),
+      arena_(arena_of(plan_.segment, rank_)),
+      own_gradients_(plan_.gradients.source != GradientSource::kTrainer),
+      lifeline_(std::move(lifeline)),
+      rehearsals_left_(args.rehearsals),
+      last_grad_norm_(std::nan("")) {}
+
+GpuActor::~GpuActor() {
+  // Streams and threads end before the memory they touch is unmapped.
+  worker_.reset();
+  device_.reset();
+  pipeline_.reset();
+  if (worker_fd_ >= 0) close(worker_fd_);
+}
+
+Result<std::unique_ptr<GpuActor>> GpuActor::create(const ChildArgs& args, JobPlan plan,
+                                                   const RunDirectory& directory, Lifeline lifeline) {
+  if (args.rank >= plan.segment.world_size) {
+    return Status(StatusCode::kInvalidArgument, format("rank %u of a job with %u ranks", args.rank, plan.segment.world_size));
+  }
+  std::unique_ptr<GpuActor> actor(new GpuActor(args, std::move(plan), directory, std::move(lifeline)));
+  const Status opened = actor->open_parts();
+  if (!opened.is_ok()) return opened;
+  return actor;
+}
+
+Status GpuActor::open_parts() {
+  worker_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (worker_fd_ < 0) return {StatusCode::kIo, format("eventfd: %s", std::strerror(errno))};
+  Result<TelemetryPublisher> publisher =
+      TelemetryPublisher::open(context_, directory_, rank_, plan_.telemetry.interval_ms);
+  if (!publisher.is_ok()) return publisher.status();
+  publisher_.emplace(std::move(publisher).value());
+  Result<TrainerDesk> desk = TrainerDesk::open(context_, directory_, rank_);
+  if (!desk.is_ok()) return desk.status();
+  desk_.emplace(std::move(desk).value());
+  SocketOptions options;
+  options.routing_id = format("r%u.i%llu", rank_.value, static_cast<unsigned long long>(args_.incarnation));
+  Result<Socket> store = Socket::connect(context_, Socket::Type::kDealer, directory_.store_socket(), options);
+  if (!store.is_ok()) return store.status();
+  store_.emplace(std::move(store).value());
+
+  Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str());
+  if (!device.is_ok()) return device.status();
+  device_ = std::move(device).value();
+  OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
+                                         arena_.slot_bytes * plan_.segment.window_chunks));
+  Result<RankBuffers> buffers = RankBuffers::open(plan_, rank_, directory_, plan_.restart.start_timeout_ms);
+  if (!buffers.is_ok()) return buffers.status();
+  buffers_.emplace(std::move(buffers).value());
+  Result<InitialState> initial = InitialState::open(plan_);
+  if (!initial.is_ok()) return initial.status();
+  initial_.emplace(std::move(initial).value());
+  OPTLEASE_TRY(open_window());
+
+  PipelineLimits limits;
+  limits.window_chunks = plan_.segment.window_chunks;
+  limits.staging_buffers = plan_.staging_buffers;
+  limits.leases_ahead = plan_.segment.prefetch_windows + 1;
+  pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, limits, *this);
+  worker_ = std::make_unique<CollectiveWorker>(plan_, rank_, *buffers_, make_gloo_collectives(directory_.group_directory()), worker_fd_);
+  machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
+  return Status::ok();
+}
+
+// The store may be a little later than its actors, or be restarting.
+Status GpuActor::open_window() {
+  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
+  while (true) {
+    Result<ChunkWindow> window = ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
+    if (window.is_ok()) {
+      window_.emplace(std::move(window).value());
+      return Status::ok();
+    }
+    const StatusCode code = window.status().code();
+    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() || lifeline_.closed()) {
+      return window.status();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+ChunkFacts GpuActor::chunk_facts() {
+  const auto select = [this](auto&& wanted) {
+    std::vector<uint32_t> chunks;
+    for (uint32_t c = 0; c < arena_.chunks.size(); ++c) {
+      if (wanted(c)) chunks.push_back(c);
+    }
+    return chunks;
+  };
+  ChunkFacts facts;
+  facts.behind = [this, select](Step step) {
+    return select([&](uint32_t c) { return window_->view().version(rank_, ChunkIndex(c)) < step; });
+  };
+  facts.unpublished = [this, select](Step step) {
+    return select([&](uint32_t c) { return pipeline_->published(c) != step; });
+  };
+  facts.skipped = [this](Step step) {
+    const StepRecord* record = window_->view().step_record(rank_, step);
+    return record != nullptr && record->skipped != 0;
+  };
+  return facts;
+}
+
+ExitCode GpuActor::run() {
+  log_info("rank %u incarnation %llu: %zu chunks, slots of %llu bytes, staging %llu bytes", rank_.value,
+           static_cast<unsigned long long>(args_.incarnation), arena_.chunks.size(),
+           static_cast<unsigned long long>(arena_.slot_bytes),
+           static_cast<unsigned long long>(device_->staging_bytes()));
+  detached_since_ms_ = now_ms();
+  phase_since_us_ = now_us();
+  while (!exit_code_) {
+    turn();
+    if (!exit_code_) wait_for_events();
+  }
+  if (pipeline_ != nullptr) pipeline_->abandon();
+  const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
+  log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
+  return *exit_code_;
+}
+
+void GpuActor::wait_for_events() {
+  PollSet set;
+  set.sockets = {&*store_, desk_->socket(), publisher_->snapshot_socket()};
+  set.fds = {device_->completion_fd(), worker_fd_};
+  if (lifeline_.fd() >= 0) set.fds.push_back(lifeline_.fd());
+  std::vector<bool> ready;
+  const Status polled = poll_sockets(set, kTurnMsMax, &ready);
+  if (!polled.is_ok()) end(ExitCode::kIo, polled.text());
+  device_->drain_completions();
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = read(worker_fd_, &count, sizeof count);
+}
+
+void GpuActor::turn() {
+  if (lifeline_.closed()) return end(ExitCode::kLauncherLost, "the launcher is gone");
+  account_phase_time();
+  receive_from_store();
+  if (exit_code_) return;
+  take_worker_outcomes();
+  const DeskFacts facts = desk_facts();
+  desk_->receive(facts);
+  const auto& request = desk_->in_hand();
+  if (machine_->attached() && request && request->body.step == machine_->committed() + 1) {
+    machine_->on_gradients(request->body.step);
+    overrides_ = {request->body.lr, request->body.grad_scale, request->body.max_norm};
+  }
+  pipeline_->advance(static_cast<uint64_t>(now_us()));
+  if (!pipeline_->failure().is_ok() && !exit_code_) {
+    return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
+  }
+  if (pipeline_->idle()) machine_->on_run_over();
+  for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
+  desk_->answer(desk_facts(), window_->view());
+  if (!machine_->attached()) say_hello();
+  heartbeat();
+  check_deadlines();
+  publish_telemetry();
+}
+
+DeskFacts GpuActor::desk_facts() const {
+  return {machine_->committed(), machine_->published(), machine_->quiet()};
+}
+
+void GpuActor::start(const NextAction& action) {
+  switch (action.kind) {
+    case NextAction::Kind::kStartRun: return start_run(action);
+    case NextAction::Kind::kFillGradients: return worker_->fill_gradients(action.step);
+    case NextAction::Kind::kSendReady: return send_ready(action.step);
+    case NextAction::Kind::kSendRecord: return send_record(action.step);
+    case NextAction::Kind::kRunCollective: break;
+  }
+  if (action.order.gather) return worker_->gather(action.order);
+  const Step before = machine_->committed();
+  const StepRecord* record = window_->view().step_record(rank_, before);
+  if (before > 0 && record == nullptr) {
+    return end(ExitCode::kCorruptState, format("the record of committed step %lld is not readable", static_cast<long long>(before)));
+  }
+  step_started_us_ = step_started_us_ == 0 ? now_us() : step_started_us_;
+  worker_->reduce(action.order, overrides_, record == nullptr ? 0 : record->update_count);
+}
+
+void GpuActor::start_run(const NextAction& action) {
+  std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
+  const StepRecord* record = window_->view().step_record(rank_, action.step);
+  if (action.run == RunKind::kUpdate && record == nullptr) {
+    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable", static_cast<long long>(action.step)));
+  }
+  for (RankSpace& mine : buffers_->spaces()) {
+    const SpaceSpec& spec = plan_.segment.spaces[mine.space];
+    SpaceBuffers& space = spaces[mine.space];
+    space.params = static_cast<char*>(mine.params.data());
+    space.grad_shard = mine.grad_shard;
+    space.shard = mine.shard;
+    space.param_dtype = spec.param_dtype;
+    if (action.run == RunKind::kUpdate) {
+      space.factors = make_adam_factors(record->groups[spec.group], record->update_count,
+                                        record->grad_coefficient * average_of(plan_, spec));
+    }
+  }
+  FillInitial fill;
+  if (action.run == RunKind::kInitialise) {
+    fill = [this](uint32_t space, ElementRange range, float* main) { return initial_->fill_main(space, range, main); };
+  }
+  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
+  pipeline_->advance(static_cast<uint64_t>(now_us()));
+}
+
+void GpuActor::take_worker_outcomes() {
+  for (const WorkOutcome& outcome : worker_->take_outcomes()) on_outcome(outcome);
+}
+
+void GpuActor::on_outcome(const WorkOutcome& outcome) {
+  if (outcome.kind == WorkOutcome::Kind::kFilled) {
+    // A source that cannot give its gradients cannot after a restart either.
+    if (!outcome.status.is_ok()) return end(ExitCode::kBadConfiguration, outcome.status.text());
+    return machine_->on_gradients(outcome.step);
+  }
+  if (!outcome.status.is_ok()) {
+    if (outcome.kind != WorkOutcome::Kind::kConnected) machine_->on_collective_failed();
+    if (outcome.group_epoch != machine_->group_epoch()) return;  // a group that is gone anyway
+    log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch), outcome.status.text().c_str());
+    return reattach("the group's collectives failed");
+  }
+  if (outcome.kind == WorkOutcome::Kind::kReduced) {
+    const StepRecord* durable = window_->view().step_record(rank_, outcome.step);
+    computed_ = durable != nullptr ? *durable : outcome.record;
+    machine_->on_reduced(outcome.group_epoch, outcome.step);
+  } else if (outcome.kind == WorkOutcome::Kind::kGathered) {
+    machine_->on_gathered(outcome.group_epoch, outcome.step);
+    if (machine_->published() == outcome.step && outcome.group_epoch == machine_->group_epoch()) {
+      send_to_store(MessageKind::kPublished, PublishedBody{outcome.step, outcome.group_epoch});
+      after_gather(outcome.step);
+    }
+  }
+}
+
+void GpuActor::after_gather(Step step) {
+  if (step_started_us_ != 0 && step > 0) {
+    last_step_seconds_ = static_cast<double>(now_us() - step_started_us_) * 1e-6;
+    step_times_.add(last_step_seconds_);
+    ++steps_done_;
+    const DeviceCounters now = device_->counters();
+    h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / last_step_seconds_;
+    d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / last_step_seconds_;
+    counters_at_step_ = now;
+    last_timeline_ = timeline_;
+  }
+  step_started_us_ = 0;
+  timeline_ = {};
+  if (step > 0) at_phase(RehearsePhase::kBetweenSteps, step);
+}
+
+void GpuActor::at_phase(RehearsePhase phase, Step step) {
+  for (size_t i = 0; i < rehearsals_left_.size(); ++i) {
+    const uint32_t index = rehearsals_left_[i];
+    if (index >= plan_.rehearsals.size()) continue;
+    const Rehearsal& rehearsal = plan_.rehearsals[index];
+    if (rehearsal.at_rank != rank_.value || rehearsal.step != step || rehearsal.phase != phase) continue;
+    rehearsals_left_.erase(rehearsals_left_.begin() + static_cast<std::ptrdiff_t>(i));
+    log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
+    const Status done = lifeline_.rehearse(index, kRehearseTimeoutMs);
+    if (!done.is_ok()) log_warn("rehearsal %u: %s", index, done.text().c_str());
+    return;
+  }
+}
+
+void GpuActor::check_deadlines() {
+  if (exit_code_) return;
+  const int64_t now = now_ms();
+  const auto limit = static_cast<int64_t>(plan_.restart.start_timeout_ms);
+  if (!machine_->attached() && now - detached_since_ms_ > limit) {
+    return end(ExitCode::kStoreLost, format("no answer from the host store within %lld ms", static_cast<long long>(limit)));
+  }
+  if (machine_->attached() && !pipeline_->idle() &&
+      now - static_cast<int64_t>(pipeline_->last_progress_us() / 1000) > limit) {
+    end(ExitCode::kTimeout, "no window moved within " + std::to_string(limit) + " ms: " + pipeline_->describe());
+  }
+}
+
+void GpuActor::end(ExitCode code, const std::string& reason) {
+  if (exit_code_) return;
+  exit_code_ = code;
+  exit_reason_ = reason;
+}
+
+void GpuActor::say_hello() {
+  const int64_t now = now_ms();
+  if (now < hello_at_ms_ || !pipeline_->drained()) return;
+  hello_at_ms_ = now + kHelloEveryMs;
+  store_epoch_ = 0;
+  HelloBody body{};
+  std::memcpy(body.job_id, window_->view().header().job_id, sizeof body.job_id);
+  body.layout_hash = window_->view().header().layout_hash;
+  body.pid = static_cast<uint32_t>(getpid());
+  body.step_published = machine_->published();
+  send_to_store(MessageKind::kHello, body);
+}
+
+void GpuActor::heartbeat() {
+  const int64_t now = now_ms();
+  if (!machine_->attached() || now < heartbeat_at_ms_) return;
+  heartbeat_at_ms_ = now + kHeartbeatEveryMs;
+  const Step step = machine_->open() != kNoStep ? machine_->open() : machine_->committed();
+  send_to_store(MessageKind::kHeartbeat, HeartbeatBody{step, static_cast<uint32_t>(machine_->phase()), 0});
+}
+
+}  // namespace optlease

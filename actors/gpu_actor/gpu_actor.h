@@ -1,0 +1,126 @@
+// The GPU actor's shell: sockets, clock, threads and buffers around the pure StepMachine and the
+// WindowPipeline. One instance a process, one rank; run() is its event loop. It owns nothing that
+// matters: kill it at any instant and the next incarnation goes on from the segment.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/gpu_actor/collective_worker.h"
+#include "actors/gpu_actor/device.h"
+#include "actors/gpu_actor/initial_state.h"
+#include "actors/gpu_actor/rank_buffers.h"
+#include "actors/gpu_actor/step_machine.h"
+#include "actors/gpu_actor/trainer_desk.h"
+#include "actors/gpu_actor/window_pipeline.h"
+#include "actors/runtime/child_args.h"
+#include "actors/runtime/lifeline.h"
+#include "actors/runtime/telemetry.h"
+#include "shm/chunk_window.h"
+
+namespace optlease {
+
+class GpuActor final : public PipelinePort {
+ public:
+  // Opens everything; nothing is leased yet. The error says what is missing.
+  static Result<std::unique_ptr<GpuActor>> create(const ChildArgs& args, JobPlan plan,
+                                                  const RunDirectory& directory, Lifeline lifeline);
+  ~GpuActor() override;
+  // Until the store says stop (kOk), the launcher is gone, or an error. Logs the reason.
+  ExitCode run();
+
+  // PipelinePort.
+  void request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) override;
+  void request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) override;
+  void at_phase(RehearsePhase phase, Step step) override;
+  void corrupt_chunk(const CorruptChunkBody& body) override;
+
+ private:
+  GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline);
+  Status open_parts();
+  Status open_window();
+  ChunkFacts chunk_facts();
+
+  // The loop.
+  void wait_for_events();
+  void turn();
+  void say_hello();
+  void heartbeat();
+  void start(const NextAction& action);
+  void start_run(const NextAction& action);
+  void send_ready(Step step);
+  void send_record(Step step);
+  void take_worker_outcomes();
+  void on_outcome(const WorkOutcome& outcome);
+  void after_gather(Step step);
+  void check_deadlines();
+  void publish_telemetry();
+  void account_phase_time();
+  ActorTelemetry telemetry() const;
+  DeskFacts desk_facts() const;
+  void end(ExitCode code, const std::string& reason);
+  void reattach(const char* why);
+
+  // One handler a message of the store.
+  void receive_from_store();
+  void on_store_message(const Decoded& frame);
+  void on_welcome(const Decoded& frame);
+  void on_group_formed(const GroupBody& body);
+  void on_group_broken(const GroupBody& body);
+  void on_go(const Decoded& frame);
+  void on_step_committed(const StepBody& body);
+  void on_refused(const Decoded& frame);
+  template <class Body>
+  void send_to_store(MessageKind kind, const Body& body, std::string_view payload = {});
+
+  // Constant after create.
+  ChildArgs args_;
+  JobPlan plan_;
+  RunDirectory directory_;
+  Rank rank_;
+  ArenaSpec arena_;
+  bool own_gradients_;
+
+  Lifeline lifeline_;
+  int worker_fd_ = -1;
+  SocketContext context_;
+  std::optional<Socket> store_;
+  std::optional<TrainerDesk> desk_;
+  std::optional<TelemetryPublisher> publisher_;
+  std::unique_ptr<Device> device_;
+  std::optional<ChunkWindow> window_;
+  std::optional<RankBuffers> buffers_;
+  std::optional<InitialState> initial_;
+  std::unique_ptr<CollectiveWorker> worker_;
+  std::unique_ptr<WindowPipeline> pipeline_;
+  std::unique_ptr<StepMachine> machine_;
+
+  uint64_t store_epoch_ = 0;
+  uint64_t sequence_ = 0;
+  int64_t hello_at_ms_ = 0;            // next hello
+  int64_t detached_since_ms_ = 0;
+  int64_t heartbeat_at_ms_ = 0;
+  int64_t snapshots_at_ms_ = 0;
+  std::vector<uint32_t> rehearsals_left_;
+  std::optional<StepRecord> computed_; // the record in hand, until it is durable
+  StepOverrides overrides_;
+  std::optional<ExitCode> exit_code_;
+  std::string exit_reason_;
+
+  // For telemetry.
+  uint64_t refusals_ = 0;
+  uint64_t steps_done_ = 0;
+  uint64_t steps_skipped_ = 0;
+  StepTimes step_times_;
+  StepTimeline timeline_, last_timeline_;
+  int64_t phase_since_us_ = 0;
+  int64_t step_started_us_ = 0;
+  double last_step_seconds_ = 0;
+  DeviceCounters counters_at_step_;
+  double h2d_rate_ = 0, d2h_rate_ = 0;
+  double last_grad_norm_;
+};
+
+}  // namespace optlease

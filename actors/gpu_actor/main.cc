@@ -1,0 +1,42 @@
+// optlease-gpu-actor: one rank's actor. Started by the launcher; see --help for starting it by hand.
+#include <cstdio>
+
+#include "actors/gpu_actor/gpu_actor.h"
+#include "actors/runtime/log.h"
+
+namespace optlease {
+namespace {
+
+ExitCode run_actor(const ChildArgs& args) {
+  init_logging(format("gpu_actor.%u", args.rank), args.log_level);
+  const Result<RunDirectory> directory = RunDirectory::of(args.job);
+  Result<Lifeline> lifeline = Lifeline::adopt(args.lifeline_fd);
+  Status failed = !directory.is_ok() ? directory.status() : lifeline.status();
+  if (failed.is_ok()) {
+    Result<JobPlan> plan = read_job_plan(directory.value().job_file());
+    if (plan.is_ok()) {
+      Result<std::unique_ptr<GpuActor>> actor = GpuActor::create(
+          args, std::move(plan).value(), directory.value(), std::move(lifeline).value());
+      if (actor.is_ok()) return actor.value()->run();
+      failed = actor.status();
+    } else {
+      failed = plan.status();
+    }
+  }
+  log_error("cannot start: %s", failed.text().c_str());
+  return exit_code_for(failed);
+}
+
+}  // namespace
+}  // namespace optlease
+
+int main(int argc, char** argv) {
+  const optlease::ChildProgram program{
+      "optlease-gpu-actor", "Leases one rank's optimizer state and runs the update rule over it.", true};
+  const optlease::ChildArgsOutcome outcome = optlease::parse_child_args(program, argc, argv);
+  if (!outcome.args) {
+    std::fputs(outcome.text.c_str(), outcome.exit_code == optlease::ExitCode::kOk ? stdout : stderr);
+    return static_cast<int>(outcome.exit_code);
+  }
+  return static_cast<int>(optlease::run_actor(*outcome.args));
+}

@@ -1,0 +1,88 @@
+#include "actors/gpu_actor/trainer_desk.h"
+
+#include <cmath>
+
+#include "actors/runtime/log.h"
+
+namespace optlease {
+namespace {
+constexpr int kMessagesPerTurn = 64;
+}  // namespace
+
+Result<TrainerDesk> TrainerDesk::open(SocketContext& context, const RunDirectory& directory, Rank rank) {
+  Result<Socket> socket = Socket::bind(context, Socket::Type::kRouter, directory.actor_socket(rank));
+  if (!socket.is_ok()) return socket.status();
+  return TrainerDesk(std::move(socket).value(), rank);
+}
+
+void TrainerDesk::receive(const DeskFacts& facts) {
+  Message message;
+  for (int i = 0; i < kMessagesPerTurn && socket_.receive(&message); ++i) {
+    Result<Decoded> frame = decode(message.frame);
+    if (!frame.is_ok()) {
+      ++refusals_;
+      log_warn("trainer socket: dropped a frame of %zu bytes: %s", message.frame.size(),
+               frame.status().message().c_str());
+      continue;
+    }
+    const Decoded& decoded = frame.value();
+    if (decoded.kind == MessageKind::kAttach) {
+      attaching_ = {message.peer, decoded.header.sequence};
+    } else if (decoded.kind == MessageKind::kStepRequest) {
+      on_step_request(message.peer, decoded, facts);
+    } else if (decoded.kind != MessageKind::kDetach) {
+      ++refusals_;
+      log_warn("trainer socket: %s is no request of a trainer", name_of(decoded.kind));
+    }
+  }
+}
+
+void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame, const DeskFacts& facts) {
+  const auto body = frame.as<StepRequestBody>();
+  if (body.step > facts.committed + 1 || facts.committed < 0) {
+    ++refusals_;
+    reply_step(peer, frame.header.sequence, body.step, nullptr,
+               {StatusCode::kStaleStep,
+                format("step %lld was asked for, and the next step is %lld; ask for the last committed "
+                       "step and go on from there",
+                       static_cast<long long>(body.step), static_cast<long long>(facts.committed + 1))});
+    return;
+  }
+  request_ = StepRequestInHand{peer, frame.header.sequence, body, std::string(frame.payload)};
+}
+
+void TrainerDesk::answer(const DeskFacts& facts, const ControlView& control) {
+  if (request_ && request_->body.step <= facts.published) {
+    // Records live for two steps; an older one is answered without its norm.
+    const StepRecord* record = control.step_record(rank_, request_->body.step);
+    reply_step(request_->peer, request_->sequence, request_->body.step, record, Status::ok());
+    request_.reset();
+  }
+  if (attaching_ && facts.quiet && !request_) reply_attached(facts, control);
+}
+
+void TrainerDesk::reply_step(const std::string& peer, uint64_t sequence, Step step,
+                             const StepRecord* record, const Status& status) {
+  StepReplyBody body{};
+  body.step = step;
+  body.grad_norm = record == nullptr ? std::nan("") : record->grad_norm;
+  body.skipped = record == nullptr ? 0 : record->skipped;
+  body.status = static_cast<uint16_t>(status.code());
+  body.text_bytes = static_cast<uint32_t>(status.message().size());
+  // A trainer that is gone asks again when it is back: what cannot be sent now is dropped.
+  (void)socket_.send({peer, encode({.rank = rank_.value}, MessageKind::kStepReply, sequence, body, status.message())});
+}
+
+void TrainerDesk::reply_attached(const DeskFacts& facts, const ControlView& control) {
+  bool has_blob = false;
+  const std::string_view blob = control.blob(rank_, facts.committed, &has_blob);
+  AttachedBody body{};
+  body.step_committed = facts.committed;
+  body.blob_bytes = static_cast<uint32_t>(blob.size());
+  body.has_blob = has_blob ? 1 : 0;
+  (void)socket_.send({attaching_->first, encode({.rank = rank_.value}, MessageKind::kAttached, attaching_->second, body, blob)});
+  log_info("a trainer attached at step %lld", static_cast<long long>(facts.committed));
+  attaching_.reset();
+}
+
+}  // namespace optlease

@@ -1,0 +1,355 @@
+#include "actors/gpu_actor/window_pipeline.h"
+
+#include <algorithm>
+#include <cstring>
+
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kAskAgainUs = 500'000;   // a lease request or commit without an answer is repeated
+constexpr uint64_t kBusyRetryUs = 5'000;
+
+}  // namespace
+
+WindowPipeline::WindowPipeline(Device& device, const ChunkWindow& window, Rank rank,
+                               const ArenaSpec& arena, PipelineLimits limits, PipelinePort& port)
+    : device_(device),
+      window_(window),
+      rank_(rank),
+      arena_(arena),
+      limits_(limits),
+      port_(port),
+      buffer_taken_(limits.staging_buffers, false),
+      published_(arena.chunks.size(), kNoStep) {}
+
+void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
+                           std::vector<SpaceBuffers> spaces, FillInitial fill) {
+  OPTLEASE_CHECK(idle() && !draining_, "a run of %zu windows is not over", windows_.size());
+  kind_ = kind;
+  step_ = step;
+  spaces_ = std::move(spaces);
+  fill_ = std::move(fill);
+  finished_ = 0;
+  retry_leases_at_us_ = 0;
+  last_advance_us_ = 0;
+  last_progress_us_ = 0;
+  build_windows(chunks);
+}
+
+void WindowPipeline::build_windows(const std::vector<uint32_t>& chunks) {
+  for (uint32_t chunk : chunks) {
+    const bool extends = !windows_.empty() &&
+                         windows_.back().first_chunk + windows_.back().chunk_count == chunk &&
+                         windows_.back().chunk_count < limits_.window_chunks;
+    if (extends) {
+      ++windows_.back().chunk_count;
+    } else {
+      windows_.push_back(Window{.first_chunk = chunk, .chunk_count = 1});
+    }
+  }
+  // Sized now: enqueued work keeps pointers into these.
+  for (Window& window : windows_) {
+    window.sums.resize(window.chunk_count);
+    window.fills.resize(window.chunk_count);
+    if (kind_ == RunKind::kRepublish) window.state = State::kGranted;
+  }
+}
+
+void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries) {
+  if (body.step != step_ || kind_ == RunKind::kRepublish) return;
+  for (Window& window : windows_) {
+    if (window.state != State::kRequested || window.first_chunk != body.first_chunk) continue;
+    if (window.chunk_count != body.chunk_count || entries.size() != body.chunk_count) continue;
+    window.lease_id = body.lease_id;
+    window.entries = entries;
+    window.state = State::kGranted;
+    return;
+  }
+}
+
+void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
+  if (body.step != step_) return;
+  for (Window& window : windows_) {
+    if (window.state != State::kCommitting || window.first_chunk != body.first_chunk) continue;
+    window.state = State::kDone;
+    ++finished_;
+    last_progress_us_ = last_advance_us_;
+    counters_.commits += window.chunk_count;
+    for (uint32_t i = 0; i < window.chunk_count; ++i) published_[window.first_chunk + i] = step_;
+    if (rehearsed(window)) port_.at_phase(RehearsePhase::kAfterCommit, step_);
+    break;
+  }
+  if (finished_ == windows_.size()) windows_.clear();
+}
+
+void WindowPipeline::on_lease_busy(uint64_t now_us) {
+  for (Window& window : windows_) {
+    if (window.state == State::kRequested) window.state = State::kWanted;
+  }
+  retry_leases_at_us_ = now_us + kBusyRetryUs;
+}
+
+void WindowPipeline::advance(uint64_t now_us) {
+  if (last_progress_us_ == 0) last_progress_us_ = now_us;
+  account_time(now_us);
+  for (Window& window : windows_) poll_window(window, now_us);
+  if (finished_ == windows_.size()) windows_.clear();
+  request_leases(now_us);
+  start_granted(now_us);
+}
+
+void WindowPipeline::request_leases(uint64_t now_us) {
+  if (kind_ == RunKind::kRepublish || now_us < retry_leases_at_us_) return;
+  uint32_t ahead = 0;
+  for (Window& window : windows_) {
+    if (window.state == State::kDone) continue;
+    if (ahead++ >= limits_.leases_ahead) return;
+    const bool unanswered = window.state == State::kRequested && now_us >= window.asked_us + kAskAgainUs;
+    if (window.state != State::kWanted && !unanswered) continue;
+    if (window.state == State::kWanted && rehearsed(window)) {
+      port_.at_phase(RehearsePhase::kBeforeLease, step_);
+    }
+    port_.request_lease(step_, window.first_chunk, window.chunk_count);
+    window.state = State::kRequested;
+    window.asked_us = now_us;
+  }
+}
+
+void WindowPipeline::start_granted(uint64_t now_us) {
+  for (Window& window : windows_) {
+    if (window.state != State::kGranted) continue;
+    if (kind_ == RunKind::kInitialise) {
+      start_initialise(window);
+      last_progress_us_ = now_us;
+      continue;
+    }
+    const auto free = std::find(buffer_taken_.begin(), buffer_taken_.end(), false);
+    if (free == buffer_taken_.end()) return;
+    *free = true;
+    window.buffer = static_cast<uint32_t>(free - buffer_taken_.begin());
+    if (kind_ == RunKind::kUpdate) {
+      start_update(window);
+    } else {
+      start_republish(window);
+    }
+    last_progress_us_ = now_us;
+  }
+}
+
+AdamChunk WindowPipeline::staged_chunk(uint32_t chunk, char* base) const {
+  const ChunkSpec& spec = arena_.chunks[chunk];
+  const SpaceBuffers& space = spaces_[spec.space];
+  const uint64_t stride = array_stride_bytes(spec.range.size());
+  AdamChunk staged{};
+  staged.main = reinterpret_cast<float*>(base);
+  staged.exp_avg = reinterpret_cast<float*>(base + stride);
+  staged.exp_avg_sq = reinterpret_cast<float*>(base + 2 * stride);
+  staged.grad = space.grad_shard == nullptr ? nullptr
+                                            : space.grad_shard + (spec.range.begin - space.shard.begin);
+  staged.grad_dtype = DType::kF32;
+  staged.param = space.params + spec.range.begin * bytes_of(space.param_dtype);
+  staged.param_dtype = space.param_dtype;
+  staged.elements = spec.range.size();
+  return staged;
+}
+
+// All copies in first, then all updates, then all copies out: each stream gets its work in one go
+// and the tickets order them.
+void WindowPipeline::start_update(Window& window) {
+  char* base = device_.staging(window.buffer);
+  const uint64_t slot_bytes = window_.slot_bytes();
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    const uint64_t bytes = chunk_bytes(arena_.chunks[window.first_chunk + i].range.size());
+    const char* source = window_.slot(SlotIndex(window.entries[i].source_slot));
+    device_.copy(StreamKind::kCopyIn, base + i * slot_bytes, source, bytes);
+  }
+  window.copied_in = device_.signal(StreamKind::kCopyIn);
+  window.state = State::kCopyIn;
+  if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyIn, step_);
+
+  device_.wait(StreamKind::kCompute, window.copied_in);
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    const uint32_t chunk = window.first_chunk + i;
+    device_.update(staged_chunk(chunk, base + i * slot_bytes),
+                   spaces_[arena_.chunks[chunk].space].factors, &window.sums[i]);
+  }
+  window.computed = device_.signal(StreamKind::kCompute);
+
+  device_.wait(StreamKind::kCopyOut, window.computed);
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    const uint64_t bytes = chunk_bytes(arena_.chunks[window.first_chunk + i].range.size());
+    char* shadow = window_.slot(SlotIndex(window.entries[i].shadow_slot));
+    device_.copy(StreamKind::kCopyOut, shadow, base + i * slot_bytes, bytes);
+  }
+  window.copied_out = device_.signal(StreamKind::kCopyOut);
+}
+
+void WindowPipeline::start_initialise(Window& window) {
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    char* base = window_.slot(SlotIndex(window.entries[i].shadow_slot));
+    const AdamChunk chunk = staged_chunk(window.first_chunk + i, base);
+    const ChunkSpec& spec = arena_.chunks[window.first_chunk + i];
+    ChunkSums* sums = &window.sums[i];
+    Status* filled = &window.fills[i];
+    device_.run_on_host(StreamKind::kCompute, [this, chunk, spec, sums, filled, base] {
+      // The shadow slot may hold an older life's bytes: every word of the chunk is written.
+      std::memset(base, 0, chunk_bytes(chunk.elements));
+      *filled = fill_(spec.space, spec.range, chunk.main);
+    });
+    device_.republish(chunk, sums);
+  }
+  window.computed = device_.signal(StreamKind::kCompute);
+  window.copied_out = window.computed;
+  window.state = State::kCopyOut;
+}
+
+void WindowPipeline::start_republish(Window& window) {
+  char* base = device_.staging(window.buffer);
+  const uint64_t slot_bytes = window_.slot_bytes();
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    const uint32_t chunk = window.first_chunk + i;
+    const SlotEntry entry = window_.view().entries(rank_, ChunkIndex(chunk)).front();
+    window.entries.push_back({chunk, entry.slot, entry.slot, 0, entry.checksum});
+    device_.copy(StreamKind::kCopyIn, base + i * slot_bytes, window_.slot(SlotIndex(entry.slot)),
+                 chunk_bytes(arena_.chunks[chunk].range.size()));
+  }
+  window.copied_in = device_.signal(StreamKind::kCopyIn);
+  device_.wait(StreamKind::kCompute, window.copied_in);
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    device_.republish(staged_chunk(window.first_chunk + i, base + i * slot_bytes), &window.sums[i]);
+  }
+  window.computed = device_.signal(StreamKind::kCompute);
+  window.copied_out = window.computed;
+  window.state = State::kCopyIn;
+}
+
+void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
+  if (window.state == State::kCopyIn && device_.reached(window.copied_in)) {
+    window.state = State::kCompute;
+    if (rehearsed(window)) port_.at_phase(RehearsePhase::kUpdate, step_);
+  }
+  if (window.state == State::kCompute && device_.reached(window.computed)) {
+    window.state = State::kCopyOut;
+    if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyOut, step_);
+  }
+  if (window.state == State::kCopyOut && device_.reached(window.copied_out)) {
+    finish_compute(window, now_us);
+  } else if (window.state == State::kCommitting && now_us >= window.asked_us + kAskAgainUs) {
+    send_commit(window, now_us);
+  }
+}
+
+void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
+  last_progress_us_ = now_us;
+  if (kind_ != RunKind::kInitialise) buffer_taken_[window.buffer] = false;
+  if (kind_ == RunKind::kInitialise) {
+    for (const Status& filled : window.fills) {
+      if (!filled.is_ok() && failure_.is_ok()) failure_ = filled;
+    }
+    if (!failure_.is_ok()) return;
+  } else if (!sums_hold(window)) {
+    return;
+  }
+  if (kind_ == RunKind::kRepublish) {
+    window.state = State::kDone;
+    ++finished_;
+    for (uint32_t i = 0; i < window.chunk_count; ++i) published_[window.first_chunk + i] = step_;
+    return;
+  }
+  if (rehearsed(window)) port_.at_phase(RehearsePhase::kBeforeCommit, step_);
+  send_commit(window, now_us);
+}
+
+bool WindowPipeline::sums_hold(const Window& window) {
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    const GrantEntry& entry = window.entries[i];
+    if (window.sums[i].read == entry.source_checksum) continue;
+    const CorruptChunkBody body{entry.chunk, entry.source_slot, entry.source_checksum, window.sums[i].read};
+    const ChunkSpec& spec = arena_.chunks[entry.chunk];
+    failure_ = {StatusCode::kCorrupt,
+                format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
+                       "%016llx, not %016llx: memory was altered; restore from a checkpoint",
+                       entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
+                       static_cast<unsigned long long>(spec.range.end), entry.source_slot,
+                       static_cast<unsigned long long>(body.found),
+                       static_cast<unsigned long long>(body.expected))};
+    port_.corrupt_chunk(body);
+    return false;
+  }
+  return true;
+}
+
+void WindowPipeline::send_commit(Window& window, uint64_t now_us) {
+  CommitRequestBody body{};
+  body.lease_id = window.lease_id;
+  body.step = step_;
+  body.first_chunk = window.first_chunk;
+  body.chunk_count = window.chunk_count;
+  body.entry_count = window.chunk_count;
+  std::vector<SlotEntry> shadow;
+  for (uint32_t i = 0; i < window.chunk_count; ++i) {
+    shadow.push_back({window.entries[i].shadow_slot, 0, window.sums[i].written});
+  }
+  window.state = State::kCommitting;
+  window.asked_us = now_us;
+  port_.request_commit(body, shadow);
+}
+
+void WindowPipeline::abandon() {
+  abandoned_.insert(abandoned_.end(), std::make_move_iterator(windows_.begin()),
+                    std::make_move_iterator(windows_.end()));
+  windows_.clear();
+  finished_ = 0;
+  if (draining_) return;
+  draining_ = true;
+  for (uint32_t s = 0; s < kStreamCount; ++s) {
+    last_tickets_[s] = device_.signal(static_cast<StreamKind>(s));
+  }
+}
+
+bool WindowPipeline::drained() {
+  if (!draining_) return windows_.empty();
+  for (const Ticket& ticket : last_tickets_) {
+    if (!device_.reached(ticket)) return false;
+  }
+  draining_ = false;
+  abandoned_.clear();
+  std::fill(buffer_taken_.begin(), buffer_taken_.end(), false);
+  return true;
+}
+
+void WindowPipeline::account_time(uint64_t now_us) {
+  const double elapsed = last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
+  last_advance_us_ = now_us;
+  bool computing = false, in_flight = false, waiting = false;
+  for (const Window& window : windows_) {
+    computing |= window.state == State::kCompute;
+    in_flight |= window.state == State::kCopyIn || window.state == State::kCopyOut;
+    waiting |= window.state == State::kWanted || window.state == State::kRequested;
+  }
+  if (computing) return;
+  if (in_flight) {
+    counters_.stall_seconds += elapsed;
+  } else if (waiting) {
+    counters_.lease_wait_seconds += elapsed;
+  }
+}
+
+bool WindowPipeline::rehearsed(const Window& window) const {
+  return kind_ == RunKind::kUpdate && &window == &windows_[windows_.size() / 2];
+}
+
+std::string WindowPipeline::describe() const {
+  static constexpr const char* kNames[] = {"wanted",  "requested", "granted",    "copy_in",
+                                           "compute", "copy_out",  "committing", "done"};
+  for (const Window& window : windows_) {
+    if (window.state == State::kDone) continue;
+    return format("step %lld, %zu of %zu windows done, window of chunk %u is %s",
+                  static_cast<long long>(step_), finished_, windows_.size(), window.first_chunk,
+                  kNames[static_cast<int>(window.state)]);
+  }
+  return "no window in hand";
+}
+
+}  // namespace optlease

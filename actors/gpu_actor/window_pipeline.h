@@ -1,0 +1,147 @@
+// Moves the windows of one step through the device: lease -> copy in -> update -> copy out -> commit,
+// several windows at once, in chunk order. It decides nothing about steps: the actor starts a run
+// and hands it grants, replies and the time; the pipeline asks for leases and commits through
+// PipelinePort. One thread; nothing here waits.
+//
+// Three kinds of run: kUpdate (leases, staging, the update rule), kInitialise (leases; the initial
+// state is written straight into the shadow slots), kRepublish (no lease: parameters from the rank's
+// own committed main weights, whose slots nobody else can retire).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "actors/gpu_actor/device.h"
+#include "actors/runtime/job_plan.h"
+#include "shm/chunk_window.h"
+#include "shm/contract/geometry.h"
+#include "shm/contract/messages.h"
+
+namespace optlease {
+
+enum class RunKind { kUpdate, kInitialise, kRepublish };
+
+// What the pipeline asks of its actor.
+class PipelinePort {
+ public:
+  virtual ~PipelinePort() = default;
+  virtual void request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) = 0;
+  virtual void request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) = 0;
+  virtual void at_phase(RehearsePhase phase, Step step) = 0;
+  // The committed bytes do not sum to their checksum.
+  virtual void corrupt_chunk(const CorruptChunkBody& body) = 0;
+};
+
+// Where a space's flat buffers are, as the device addresses them.
+struct SpaceBuffers {
+  char* params = nullptr;              // whole space, param_dtype
+  const float* grad_shard = nullptr;   // this rank's shard, summed over the members
+  ElementRange shard;
+  DType param_dtype = DType::kF32;
+  AdamFactors factors;                 // of the step in hand, coefficient included
+};
+
+// Fills main weights of [range) of a space; exp_avg and exp_avg_sq are zeroed by the pipeline.
+using FillInitial = std::function<Status(uint32_t space, ElementRange range, float* main)>;
+
+struct PipelineLimits {
+  uint32_t window_chunks = 1;
+  uint32_t staging_buffers = 3;
+  uint32_t leases_ahead = 3;           // windows leased or being leased at once
+};
+
+struct PipelineCounters {
+  uint64_t commits = 0;                // chunks
+  double lease_wait_seconds = 0;       // nothing in flight, the next window's lease not there
+  double stall_seconds = 0;            // windows in flight, the update waiting for a copy
+};
+
+class WindowPipeline {
+ public:
+  // `window` and `device` outlive the pipeline; staging is already allocated.
+  WindowPipeline(Device& device, const ChunkWindow& window, Rank rank, const ArenaSpec& arena,
+                 PipelineLimits limits, PipelinePort& port);
+
+  // REQUIRES: idle(). `chunks` ascending; `spaces` by space index.
+  void start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
+             std::vector<SpaceBuffers> spaces, FillInitial fill);
+  void on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries);
+  void on_commit_reply(const CommitReplyBody& body);
+  // The store had no slot free or the step is not open yet: ask again a little later.
+  void on_lease_busy(uint64_t now_us);
+  // Looks at tickets, starts what can start, asks for what is needed.
+  void advance(uint64_t now_us);
+
+  bool idle() const { return windows_.empty(); }
+  // Forgets the run. What is enqueued still runs and may still write shadow slots: say Hello again
+  // only once drained().
+  void abandon();
+  bool drained();
+  // Which window waits for what: for diagnosis.
+  std::string describe() const;
+  uint32_t windows_left() const { return static_cast<uint32_t>(windows_.size() - finished_); }
+  // When the run last moved; the actor's deadline.
+  uint64_t last_progress_us() const { return last_progress_us_; }
+  const PipelineCounters& counters() const { return counters_; }
+  Status failure() const { return failure_; }
+  // Version whose values of this chunk this incarnation wrote to the parameter buffer.
+  Step published(uint32_t chunk) const { return published_[chunk]; }
+  void set_published(uint32_t chunk, Step step) { published_[chunk] = step; }
+
+ private:
+  enum class State { kWanted, kRequested, kGranted, kCopyIn, kCompute, kCopyOut, kCommitting, kDone };
+  struct Window {
+    uint32_t first_chunk = 0;
+    uint32_t chunk_count = 0;
+    State state = State::kWanted;
+    uint64_t lease_id = 0;
+    std::vector<GrantEntry> entries;
+    std::vector<ChunkSums> sums;
+    std::vector<Status> fills;
+    uint32_t buffer = 0;
+    Ticket copied_in, computed, copied_out;
+    uint64_t asked_us = 0;
+  };
+
+  void build_windows(const std::vector<uint32_t>& chunks);
+  void request_leases(uint64_t now_us);
+  void start_granted(uint64_t now_us);
+  void start_update(Window& window);
+  void start_initialise(Window& window);
+  void start_republish(Window& window);
+  void poll_window(Window& window, uint64_t now_us);
+  void finish_compute(Window& window, uint64_t now_us);
+  void send_commit(Window& window, uint64_t now_us);
+  bool sums_hold(const Window& window);
+  void account_time(uint64_t now_us);
+  AdamChunk staged_chunk(uint32_t chunk, char* base) const;
+  bool rehearsed(const Window& window) const;
+
+  Device& device_;
+  const ChunkWindow& window_;
+  Rank rank_;
+  const ArenaSpec& arena_;
+  PipelineLimits limits_;
+  PipelinePort& port_;
+
+  RunKind kind_ = RunKind::kUpdate;
+  Step step_ = kNoStep;
+  std::vector<SpaceBuffers> spaces_;
+  FillInitial fill_;
+  std::vector<Window> windows_;
+  std::vector<Window> abandoned_;      // enqueued work still writes into their sums
+  bool draining_ = false;
+  std::vector<bool> buffer_taken_;
+  std::vector<Step> published_;
+  size_t finished_ = 0;
+  uint64_t retry_leases_at_us_ = 0;
+  uint64_t last_advance_us_ = 0;
+  uint64_t last_progress_us_ = 0;
+  Ticket last_tickets_[kStreamCount];
+  PipelineCounters counters_;
+  Status failure_;
+};
+
+}  // namespace optlease

@@ -1,0 +1,24 @@
+// Watches that the names of a job's segments are still those that the store opened: somebody may
+// remove or replace them under a running store. Used by HostStore. It holds descriptors, no
+// mapping.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shm/chunk_store.h"
+#include "shm/segment.h"
+
+namespace optlease {
+
+class NameWatch {
+ public:
+  static Result<NameWatch> over(const SegmentNames& names);
+  // The paths that were lost since the last call; each is told once.
+  std::vector<std::string> lost_now();
+
+ private:
+  std::vector<Segment> segments_;
+};
+
+}  // namespace optlease

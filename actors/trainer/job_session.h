@@ -1,0 +1,75 @@
+// The trainer's side of the C interface: an attachment with its buffers as floats, whatever their
+// element types. Used by the training loop. All it knows of Optlease is optlease.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/client/optlease.h"
+#include "actors/trainer/model_table.h"
+#include "shm/contract/status.h"
+
+namespace optlease {
+
+struct SessionOptions {
+  std::optional<std::string> job;  // otherwise from the environment, here and below
+  std::optional<uint32_t> rank;
+  uint64_t attach_timeout_ms = 0;  // 0: as the job says
+  uint64_t step_timeout_ms = 0;    // 0: the client library's default
+};
+
+class JobSession {
+ public:
+  static Result<JobSession> attach(const SessionOptions& options);
+
+  uint32_t rank() const { return rank_; }
+  uint32_t world_size() const { return world_size_; }
+  int64_t job_steps() const { return job_steps_; }
+  int64_t last_step() const;
+  Result<std::string> user_blob() const;
+  // Of the spaces that this rank is a member of.
+  Result<std::vector<TensorRow>> tensors() const;
+
+  // [space], null for spaces that are not this rank's. As of the last step; converted where they
+  // are not FP32.
+  const std::vector<const float*>& read_params();
+  // [space], zeroed, to be added to.
+  const std::vector<float*>& zeroed_grads();
+  // Hands the gradients over, converted where they are not FP32, and waits for the step.
+  Result<optlease_step_result> step(std::optional<double> lr, const std::string& blob);
+
+ private:
+  struct Space {
+    uint32_t param_dtype = 0;
+    uint32_t grad_dtype = 0;
+    uint64_t elements = 0;
+    uint32_t tensor_count = 0;
+    bool is_member = false;
+    const void* params = nullptr;
+    void* grads = nullptr;
+    std::vector<float> params_f32;  // empty where the buffer itself is FP32
+    std::vector<float> grads_f32;
+  };
+  struct Detacher {
+    void operator()(optlease_client* client) const;
+  };
+
+  explicit JobSession(optlease_client* client) : client_(client) {}
+  Status read_job();
+  Status read_space(uint32_t index);
+  Status status_of(optlease_status code) const;
+
+  std::unique_ptr<optlease_client, Detacher> client_;
+  uint32_t rank_ = 0;
+  uint32_t world_size_ = 0;
+  int64_t job_steps_ = 0;
+  uint64_t step_timeout_ms_ = 0;
+  std::vector<Space> spaces_;
+  std::vector<const float*> params_;
+  std::vector<float*> grads_;
+};
+
+}  // namespace optlease

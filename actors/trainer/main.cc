@@ -1,0 +1,87 @@
+// optlease-trainer: an example of a training process, and what the quick start and the crash tests
+// train. One process a rank; a restarted one goes on exactly where its predecessor was killed.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "actors/runtime/exit_code.h"
+#include "actors/trainer/training.h"
+
+namespace {
+
+using optlease::ExitCode;
+using optlease::TrainingOptions;
+
+void add_options(CLI::App& app, TrainingOptions& options, std::optional<double>& lr_peak,
+                 optlease::LearningRate& lr) {
+  app.add_option("--text", options.text_path,
+                 "Text to learn: a file, or a directory whose *.md files are read in path order")
+      ->required();
+  app.add_option("--batch", options.batch, "Samples a rank and step")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "Last step; as the job says where not given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "Of the order of samples")->capture_default_str();
+  auto* peak = app.add_option("--lr", lr_peak, "Learning rate; as the job says where not given")
+                   ->check(CLI::NonNegativeNumber);
+  app.add_option("--warmup", lr.warmup_steps, "Steps of linear warm-up to --lr")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(peak);
+  auto* cosine =
+      app.add_flag("--cosine", lr.cosine, "After the warm-up, a half cosine down to --lr-final")
+          ->needs(peak);
+  app.add_option("--lr-final", lr.final, "Learning rate at the last step, with --cosine")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(cosine);
+  app.add_option("--job", options.session.job, "Job to attach to; OPTLEASE_JOB otherwise");
+  app.add_option("--rank", options.session.rank, "Rank to train as; OPTLEASE_RANK otherwise")
+      ->check(CLI::Range(0, 1023));
+  app.add_option("--attach-timeout-ms", options.session.attach_timeout_ms,
+                 "As the job says where not given");
+  app.add_option("--step-timeout-ms", options.session.step_timeout_ms,
+                 "Longest wait for one step; 600000 where not given");
+  app.footer(
+      "OPTLEASE_LOSS_FILE: a file that gets one JSON line {\"step\":t,\"loss\":x} a step; "
+      "\"{rank}\"\n"
+      "in its name is replaced. The model's shape comes from the job's tensors: embed.weight\n"
+      "[256, E], hidden.weight [H, C*E], hidden.bias [H], out.weight [256, H], out.bias [256].");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Trains a byte-level language model through Optlease, one process a rank."};
+  TrainingOptions options;
+  std::optional<double> lr_peak;
+  optlease::LearningRate lr;
+  add_options(app, options, lr_peak, lr);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? static_cast<int>(ExitCode::kOk)
+                                : static_cast<int>(ExitCode::kUsage);
+  }
+  if (lr_peak) {
+    lr.peak = *lr_peak;
+    options.lr = lr;
+  }
+  if (const char* path = std::getenv("OPTLEASE_LOSS_FILE"); path != nullptr)
+    options.loss_path = path;
+  const optlease::Status status = optlease::train(std::move(options));
+  if (status) return static_cast<int>(ExitCode::kOk);
+  std::fprintf(stderr, "optlease-trainer: %s\n", status.text().c_str());
+  return static_cast<int>(optlease::exit_code_for(status));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "optlease-trainer: %s\n", error.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}

@@ -1,0 +1,146 @@
+#include "actors/wire/endpoints.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "shm/contract/limits.h"
+
+namespace optlease {
+namespace {
+
+bool is_job_name_byte(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-';
+}
+
+// Makes `path` where it is missing, then checks what is really there: a directory that somebody else
+// prepared (or a symlink to one) would let them see and replace the job's sockets.
+Status make_private_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    const int error = errno;
+    const StatusCode code = error == ENOENT   ? StatusCode::kNotFound
+                            : error == ENOSPC ? StatusCode::kNoSpace
+                                              : StatusCode::kPermission;
+    return Status(code, format("the run directory %s cannot be made: %s; set XDG_RUNTIME_DIR to a "
+                               "directory of yours, or unset it to use /tmp",
+                               path.c_str(), std::strerror(error)));
+  }
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    return Status(StatusCode::kIo,
+                  format("lstat of %s: %s", path.c_str(), std::strerror(errno)));
+  }
+  if (S_ISLNK(found.st_mode)) {
+    return Status(StatusCode::kPermission,
+                  format("%s is a symbolic link; remove it: a run directory must be a real one",
+                         path.c_str()));
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return Status(StatusCode::kPermission,
+                  format("%s is not a directory; remove it", path.c_str()));
+  }
+  if (found.st_uid != ::geteuid()) {
+    return Status(StatusCode::kPermission,
+                  format("%s belongs to user %u, not to user %u; remove it, or set XDG_RUNTIME_DIR",
+                         path.c_str(), found.st_uid, ::geteuid()));
+  }
+  if ((found.st_mode & 0777) != 0700) {
+    return Status(StatusCode::kPermission,
+                  format("%s has mode %03o; others could reach the job: chmod 700 it", path.c_str(),
+                         found.st_mode & 0777));
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+std::string why_invalid_job_name(const std::string& name) {
+  if (name.empty()) return "a job name is empty";
+  if (name.size() > kJobNameBytesMax) {
+    return format("the job name has %zu bytes; at most %u are allowed", name.size(),
+                  kJobNameBytesMax);
+  }
+  if (name[0] == '-') return "a job name starts with '-', as an option does";
+  for (const char c : name) {
+    if (!is_job_name_byte(c)) {
+      return format("the job name holds the byte 0x%02x; allowed are letters, digits, '_' and '-'",
+                    static_cast<unsigned char>(c));
+    }
+  }
+  return {};
+}
+
+std::string run_root() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  // The XDG specification has relative paths ignored.
+  if (runtime != nullptr && runtime[0] == '/') {
+    std::string root = runtime;
+    while (root.size() > 1 && root.back() == '/') root.pop_back();
+    return root + "/optlease";
+  }
+  return format("/tmp/optlease-%u", ::geteuid());
+}
+
+Result<RunDirectory> RunDirectory::of(const std::string& job_name) {
+  if (const std::string broken_rule = why_invalid_job_name(job_name); !broken_rule.empty()) {
+    return Status(StatusCode::kInvalidArgument, broken_rule);
+  }
+  RunDirectory directory;
+  directory.job_name_ = job_name;
+  directory.path_ = run_root() + "/" + job_name;
+  // The longest of all socket paths: the highest rank's telemetry.
+  const std::string longest = directory.telemetry_socket(Rank(kRankCountMax - 1));
+  if (longest.size() > kSocketPathBytesMax) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        format("the socket path %s has %zu bytes; Unix sockets allow %u: choose a shorter job name "
+               "or XDG_RUNTIME_DIR",
+               longest.c_str(), longest.size(), kSocketPathBytesMax));
+  }
+  return directory;
+}
+
+Status RunDirectory::create() const {
+  OPTLEASE_TRY(make_private_directory(run_root()));
+  return make_private_directory(path_);
+}
+
+std::string RunDirectory::job_file() const { return path_ + "/job.json"; }
+std::string RunDirectory::store_socket() const { return path_ + "/store.sock"; }
+std::string RunDirectory::launcher_socket() const { return path_ + "/launcher.sock"; }
+std::string RunDirectory::vault_socket() const { return path_ + "/vault.sock"; }
+std::string RunDirectory::actor_socket(Rank rank) const {
+  return path_ + format("/actor.%u.sock", rank.value);
+}
+std::string RunDirectory::telemetry_socket(Rank rank) const {
+  return path_ + format("/telemetry.%u.sock", rank.value);
+}
+std::string RunDirectory::snapshot_socket(Rank rank) const {
+  return path_ + format("/snapshot.%u.sock", rank.value);
+}
+std::string RunDirectory::group_directory() const { return path_ + "/group"; }
+std::string RunDirectory::log_file(const std::string& process) const {
+  return path_ + "/" + process + ".log";
+}
+
+std::string RunDirectory::control_segment() const {
+  return "/" + segment_prefix() + job_name_ + ".ctl";
+}
+std::string RunDirectory::arena_segment(Rank rank) const {
+  return "/" + segment_prefix() + job_name_ + format(".r%u", rank.value);
+}
+std::string RunDirectory::gradient_segment(Rank rank) const {
+  return "/" + segment_prefix() + job_name_ + format(".g%u", rank.value);
+}
+std::string RunDirectory::lock_segment() const {
+  return "/" + segment_prefix() + job_name_ + ".lock";
+}
+
+std::string segment_prefix() { return format("optlease.%u.", ::geteuid()); }
+
+}  // namespace optlease

@@ -1,0 +1,44 @@
+// The Adam update of a chunk on the CPU: one pass over memory that reads gradients, updates the
+// state in place, writes parameters and sums what it read and what it wrote (kernels/checksum.h).
+// Used by the CPU device of the GPU actor, by the self-test and by benchmarks; single-threaded and
+// thread-safe: callers split a chunk by ranges. Owns no memory; checks no checksum itself.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/adam_math.h"
+#include "shm/contract/dtype.h"
+
+namespace optlease {
+
+// A chunk in staging memory. No array may overlap another.
+struct AdamChunk {
+  float* main = nullptr;
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  const void* grad = nullptr;
+  DType grad_dtype = DType::kF32;
+  void* param = nullptr;       // null: no parameters are written
+  DType param_dtype = DType::kF32;
+  uint64_t elements = 0;       // of the whole chunk: it decides the arrays' word offsets
+};
+
+// Checksums of the chunk before and after; sums over ranges of one chunk add up, modulo 2^64.
+struct ChunkSums {
+  uint64_t read = 0;
+  uint64_t written = 0;
+};
+
+ChunkSums adam_update(const AdamChunk& chunk, const AdamFactors& factors);
+
+// The same for elements [begin, end) of the chunk; pointers still name the chunk's first element.
+ChunkSums adam_update_range(const AdamChunk& chunk, const AdamFactors& factors, uint64_t begin,
+                            uint64_t end);
+
+// Writes param from main and changes nothing else; returns the checksum of the chunk read (all
+// three arrays, so that it can be compared with the slot's). `grad` is not used.
+// REQUIRES: param is not null.
+uint64_t republish(const AdamChunk& chunk);
+uint64_t republish_range(const AdamChunk& chunk, uint64_t begin, uint64_t end);
+
+}  // namespace optlease

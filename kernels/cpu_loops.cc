@@ -1,0 +1,221 @@
+// Compiled several times, each time for another instruction set and with another name for its
+// table (OPTLEASE_LOOPS_TABLE, kernels/CMakeLists.txt). Everything else in here has internal
+// linkage or is always inlined, so that no code for one instruction set leaks into another. Loops
+// are plain C++ for the compiler to vectorise; each works on a block that stays in the first-level
+// cache, so that memory is passed over once although a block is walked several times.
+#include "kernels/cpu_loops.h"
+
+#include "kernels/checksum.h"
+#include "kernels/formats.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kBlockElements = 1024;
+
+// Kept out of line: one place to look for the vector instructions, and nothing to gain.
+#define OPTLEASE_LOOP __attribute__((noinline)) void
+
+template <DType kDType>
+using Stored = typename Format<kDType>::Storage;
+
+using AliasedWord = uint32_t __attribute__((may_alias));
+
+template <DType kGrad>
+OPTLEASE_LOOP adam_block(float* __restrict main, float* __restrict exp_avg,
+                         float* __restrict exp_avg_sq, const Stored<kGrad>* __restrict grad,
+                         uint64_t elements, const AdamFactors& given) {
+  const AdamFactors factors = given;
+  for (uint64_t i = 0; i < elements; ++i) {
+    adam_element(main[i], exp_avg[i], exp_avg_sq[i], Format<kGrad>::load(grad[i]), factors);
+  }
+}
+
+template <DType kDType>
+OPTLEASE_LOOP store_block(Stored<kDType>* __restrict out, const float* __restrict in,
+                          uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) out[i] = Format<kDType>::store(in[i]);
+}
+
+template <DType kDType>
+OPTLEASE_LOOP load_block(float* __restrict out, const Stored<kDType>* __restrict in,
+                         uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) out[i] = Format<kDType>::load(in[i]);
+}
+
+template <DType kDType>
+OPTLEASE_LOOP add_block(float* __restrict out, const Stored<kDType>* __restrict in,
+                        uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) out[i] = add_rn(out[i], Format<kDType>::load(in[i]));
+}
+
+// Sum of checksum_term over a block. Word index = first + j, so the terms are
+// word * (2 * first + 1) + 2 * word * j: within a block every product is 32 by 32 bits, which vector
+// units have, and one 64-bit multiplication a block does the rest.
+__attribute__((noinline)) uint64_t checksum_block(const AliasedWord* words, uint32_t count,
+                                                  uint64_t first) {
+  uint64_t plain = 0;
+  uint64_t weighted = 0;
+  for (uint32_t j = 0; j < count; ++j) {
+    plain += words[j];
+    weighted += static_cast<uint64_t>(words[j]) * j;
+  }
+  return plain * (2 * first + 1) + 2 * weighted;
+}
+
+OPTLEASE_HD_INLINE uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+template <DType kDType>
+OPTLEASE_HD_INLINE const Stored<kDType>* stored_at(const void* array, uint64_t index) {
+  return static_cast<const Stored<kDType>*>(array) + index;
+}
+
+uint64_t checksum_of_arrays(const AdamSpan& span, uint64_t at, uint32_t count) {
+  const float* arrays[3] = {span.main, span.exp_avg, span.exp_avg_sq};
+  uint64_t sum = 0;
+  for (int a = 0; a < 3; ++a) {
+    sum += checksum_block(reinterpret_cast<const AliasedWord*>(arrays[a] + at), count,
+                          span.first_word[a] + at);
+  }
+  return sum;
+}
+
+void from_f32(void* out, const float* in, DType dtype, uint64_t elements) {
+  switch (dtype) {
+    case DType::kF32:
+      return store_block<DType::kF32>(static_cast<Stored<DType::kF32>*>(out), in, elements);
+    case DType::kBF16:
+      return store_block<DType::kBF16>(static_cast<Stored<DType::kBF16>*>(out), in, elements);
+    case DType::kF16:
+      return store_block<DType::kF16>(static_cast<Stored<DType::kF16>*>(out), in, elements);
+  }
+}
+
+void to_f32(float* out, const void* in, DType dtype, uint64_t elements) {
+  switch (dtype) {
+    case DType::kF32:
+      return load_block<DType::kF32>(out, stored_at<DType::kF32>(in, 0), elements);
+    case DType::kBF16:
+      return load_block<DType::kBF16>(out, stored_at<DType::kBF16>(in, 0), elements);
+    case DType::kF16:
+      return load_block<DType::kF16>(out, stored_at<DType::kF16>(in, 0), elements);
+  }
+}
+
+template <DType kDType>
+void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
+  store_block<kDType>(static_cast<Stored<kDType>*>(span.param) + at, span.main + at, count);
+}
+
+void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
+  if (span.param == nullptr) return;
+  switch (span.param_dtype) {
+    case DType::kF32: return store_params<DType::kF32>(span, at, count);
+    case DType::kBF16: return store_params<DType::kBF16>(span, at, count);
+    case DType::kF16: return store_params<DType::kF16>(span, at, count);
+  }
+}
+
+template <DType kGrad>
+void adam_span(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
+               uint64_t* sum_written) {
+  uint64_t read = 0;
+  uint64_t written = 0;
+  for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
+    const uint64_t count = least(kBlockElements, span.elements - at);
+    read += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
+    adam_block<kGrad>(span.main + at, span.exp_avg + at, span.exp_avg_sq + at,
+                      stored_at<kGrad>(span.grad, at), count, factors);
+    written += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
+    store_params(span, at, count);
+  }
+  *sum_read = read;
+  *sum_written = written;
+}
+
+void adam(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
+          uint64_t* sum_written) {
+  switch (span.grad_dtype) {
+    case DType::kF32: return adam_span<DType::kF32>(span, factors, sum_read, sum_written);
+    case DType::kBF16: return adam_span<DType::kBF16>(span, factors, sum_read, sum_written);
+    case DType::kF16: return adam_span<DType::kF16>(span, factors, sum_read, sum_written);
+  }
+}
+
+uint64_t republish(const AdamSpan& span) {
+  uint64_t sum = 0;
+  for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
+    const uint64_t count = least(kBlockElements, span.elements - at);
+    sum += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
+    store_params(span, at, count);
+  }
+  return sum;
+}
+
+uint64_t checksum(const void* words, uint64_t count, uint64_t first_word_index) {
+  const AliasedWord* all = static_cast<const AliasedWord*>(words);
+  uint64_t sum = 0;
+  for (uint64_t at = 0; at < count; at += kBlockElements) {
+    sum += checksum_block(all + at, static_cast<uint32_t>(least(kBlockElements, count - at)),
+                          first_word_index + at);
+  }
+  return sum;
+}
+
+template <DType kDType>
+void sum_shards_of(float* out, const void* const* inputs, uint32_t input_count, uint64_t elements) {
+  for (uint64_t at = 0; at < elements; at += kBlockElements) {
+    const uint64_t count = least(kBlockElements, elements - at);
+    if (inputs[0] != out) load_block<kDType>(out + at, stored_at<kDType>(inputs[0], at), count);
+    for (uint32_t k = 1; k < input_count; ++k) {
+      add_block<kDType>(out + at, stored_at<kDType>(inputs[k], at), count);
+    }
+  }
+}
+
+void sum_shards(float* out, const void* const* inputs, uint32_t input_count, DType dtype,
+                uint64_t elements) {
+  switch (dtype) {
+    case DType::kF32: return sum_shards_of<DType::kF32>(out, inputs, input_count, elements);
+    case DType::kBF16: return sum_shards_of<DType::kBF16>(out, inputs, input_count, elements);
+    case DType::kF16: return sum_shards_of<DType::kF16>(out, inputs, input_count, elements);
+  }
+}
+
+// Lane l of 16 adds up elements l, l + 16, ...; then the lanes are added as a binary tree. Written
+// with the lanes spelled out, so that the order of additions is the same at any vector width.
+constexpr uint64_t kLanes = 16;
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
+using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
+
+double grad_block(const float* grad, uint64_t elements, float pre_scale, uint64_t* nonfinite) {
+  const double scale = pre_scale;
+  const uint64_t whole = elements / kLanes * kLanes;
+  Doubles sums = {};
+  for (uint64_t i = 0; i < whole; i += kLanes) {
+    const Doubles scaled =
+        __builtin_convertvector(*reinterpret_cast<const Floats*>(grad + i), Doubles) * scale;
+    sums += scaled * scaled;
+  }
+  for (uint64_t i = whole; i < elements; ++i) {
+    const double scaled = static_cast<double>(grad[i]) * scale;
+    sums[i - whole] += scaled * scaled;
+  }
+  for (uint64_t half = kLanes / 2; half != 0; half /= 2) {
+    for (uint64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+  }
+  uint32_t count = 0;
+  for (uint64_t i = 0; i < elements; ++i) {
+    count += (bits_of(grad[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  }
+  *nonfinite += count;
+  return sums[0];
+}
+
+constexpr CpuLoops kLoops = {adam, republish, checksum, sum_shards, grad_block, to_f32, from_f32};
+
+}  // namespace
+
+const CpuLoops& OPTLEASE_LOOPS_TABLE() { return kLoops; }
+
+}  // namespace optlease

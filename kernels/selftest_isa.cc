@@ -1,0 +1,97 @@
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu_loops.h"
+#include "kernels/random.h"
+#include "kernels/reduce_cpu.h"
+#include "kernels/selftest.h"
+#include "shm/contract/status.h"
+
+namespace optlease {
+namespace {
+
+constexpr int64_t kSteps = 3;
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+// What one run leaves behind; two runs are compared byte by byte.
+struct Outcome {
+  std::vector<float> main, exp_avg, exp_avg_sq;
+  std::vector<uint8_t> param;
+  std::vector<uint64_t> sums;
+
+  bool operator==(const Outcome& other) const {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+    };
+    return same(main, other.main) && same(exp_avg, other.exp_avg) &&
+           same(exp_avg_sq, other.exp_avg_sq) && same(param, other.param) &&
+           same(sums, other.sums);
+  }
+};
+
+// A quarter each as they come, tiny (their squares are denormal), denormal themselves, and zero.
+std::vector<float> mixed_gradients(uint64_t elements, uint64_t seed, int64_t step) {
+  constexpr float kScales[4] = {1.0f, 0x1p-60f, 0x1p-125f, 0.0f};
+  std::vector<float> grad(elements);
+  for (uint64_t i = 0; i < elements; ++i) {
+    grad[i] = synthetic_gradient(seed, step, 0, 0, i) * kScales[mix64(i ^ seed) & 3];
+  }
+  return grad;
+}
+
+Outcome run(const CpuLoops& loops, uint64_t elements, uint64_t seed, DType grad_dtype,
+            DType param_dtype) {
+  Outcome outcome;
+  outcome.main.resize(elements);
+  fill_normal(outcome.main.data(), seed, 0, 0, elements, 0.02f);
+  outcome.exp_avg.assign(elements, 0.0f);
+  outcome.exp_avg_sq.assign(elements, 0.0f);
+  outcome.param.assign(elements * bytes_of(param_dtype), 0);
+  std::vector<uint8_t> grad(elements * bytes_of(grad_dtype));
+  const GroupParams params{1e-3, 0.9, 0.999, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const std::vector<float> source = mixed_gradients(elements, seed, step);
+    loops.from_f32(grad.data(), source.data(), grad_dtype, elements);
+    const AdamSpan span{outcome.main.data(),  outcome.exp_avg.data(), outcome.exp_avg_sq.data(),
+                        grad.data(),          outcome.param.data(),   grad_dtype,
+                        param_dtype,          elements,               {0, elements, 2 * elements}};
+    uint64_t sums[2];
+    loops.adam(span, make_adam_factors(params, step, 0.37f), &sums[0], &sums[1]);
+    outcome.sums.insert(outcome.sums.end(), sums, sums + 2);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+SelftestResult check_instruction_sets(uint64_t elements, uint64_t seed) {
+  SelftestResult result;
+  result.file = "instruction sets";
+  result.detail = format("generic, in use: %s; compared with generic:", name_of(cpu_isa()));
+  std::string mismatch;
+  for (CpuIsa isa : {CpuIsa::kV3, CpuIsa::kV4}) {
+    const CpuLoops* loops = cpu_loops_of(isa);
+    if (loops == nullptr) continue;
+    result.detail += format(" %s", name_of(isa));
+    for (DType grad : kDTypes) {
+      for (DType param : kDTypes) {
+        const bool same = run(*loops, elements, seed, grad, param) ==
+                          run(cpu_loops_generic(), elements, seed, grad, param);
+        result.compared += elements;
+        if (same || !mismatch.empty()) continue;
+        mismatch = format("%s differs from generic: gradients %s, parameters %s, %llu elements, "
+                          "seed %llu",
+                          name_of(isa), name_of(grad), name_of(param),
+                          static_cast<unsigned long long>(elements),
+                          static_cast<unsigned long long>(seed));
+      }
+    }
+  }
+  result.passed = mismatch.empty();
+  result.worst_ratio = mismatch.empty() ? 0 : std::numeric_limits<double>::infinity();
+  if (result.compared == 0) result.detail += " none that this CPU or build has";
+  if (!mismatch.empty()) result.detail = mismatch;
+  return result;
+}
+
+}  // namespace optlease

@@ -1,0 +1,96 @@
+#include "launcher/config_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "launcher/config_check.h"
+#include "launcher/model_tensors.h"
+
+namespace optlease {
+namespace {
+
+Result<std::string> read_text(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return Status(StatusCode::kInvalidArgument, path + " is a directory, not a job file");
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (file && !file.bad()) return text.str();
+  const int code = errno;
+  const std::string message = "job file " + path + " cannot be read: " + std::strerror(code);
+  return Status(code == ENOENT ? StatusCode::kNotFound : StatusCode::kIo, message);
+}
+
+// Where the document names the model's source, for errors about what it holds.
+std::string source_place(const std::string& file, const ConfigValue& root) {
+  const ConfigValue* model = root.find("model");
+  const ConfigValue* source = model == nullptr ? nullptr : model->find("source");
+  return source == nullptr ? file + ":1:1" : source->place;
+}
+
+bool parse_document(const std::string& text, const std::string& file, const std::string& directory,
+                    const std::vector<std::string>& overrides, ConfigValue* root, Config* config,
+                    std::vector<ConfigError>* errors) {
+  if (!parse_toml(text, file, root, errors)) return false;
+  for (const std::string& entry : overrides) apply_override(entry, root, errors);
+  check_against_schema(file, root, errors);
+  bind_config(*root, directory, config);
+  check_rules(file, *root, *config, errors);
+  return errors->empty();
+}
+
+}  // namespace
+
+bool cuda_is_built_in() {
+#ifdef OPTLEASE_HAVE_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+std::string text_of(const std::vector<ConfigError>& errors) {
+  std::string text;
+  for (const ConfigError& error : errors) {
+    if (!text.empty()) text += '\n';
+    text += error.place + ": " + (error.key.empty() ? "" : error.key + ": ") + error.text;
+  }
+  return text;
+}
+
+bool parse_config(const std::string& text, const std::string& file, const std::string& directory,
+                  const std::vector<std::string>& overrides, Config* config,
+                  std::vector<ConfigError>* errors) {
+  ConfigValue root;
+  return parse_document(text, file, directory, overrides, &root, config, errors);
+}
+
+Result<LoadedConfig> load_config(const std::string& path,
+                                 const std::vector<std::string>& overrides) {
+  const Result<std::string> text = read_text(path);
+  if (!text.is_ok()) return text.status();
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return Status(StatusCode::kIo, path + ": " + error.message());
+
+  LoadedConfig loaded;
+  loaded.path = path;
+  loaded.overrides = overrides;
+  std::vector<ConfigError> errors;
+  ConfigValue root;
+  const std::string directory = absolute.lexically_normal().parent_path().string();
+  if (parse_document(text.value(), path, directory, overrides, &root, &loaded.config, &errors) &&
+      !loaded.config.model_source.empty()) {
+    take_model_tensors(source_place(path, root), &loaded.config, &errors);
+  }
+  if (!errors.empty()) return Status(StatusCode::kInvalidArgument, text_of(errors));
+  return loaded;
+}
+
+}  // namespace optlease

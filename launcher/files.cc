@@ -1,0 +1,70 @@
+#include "launcher/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "shm/eintr.h"
+#include "shm/shared_buffer.h"
+
+namespace optlease {
+namespace {
+
+Status io_error(const std::string& what, const std::string& path) {
+  const auto code = errno == ENOENT   ? StatusCode::kNotFound
+                    : errno == EACCES ? StatusCode::kPermission
+                    : errno == ENOSPC ? StatusCode::kNoSpace
+                                      : StatusCode::kIo;
+  return {code, what + " " + path + ": " + strerror(errno)};
+}
+
+Status write_all(int fd, const std::string& text, const std::string& path) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put = retry_eintr([&] { return write(fd, text.data() + done, text.size() - done); });
+    if (put <= 0) return io_error("cannot write", path);
+    done += static_cast<size_t>(put);
+  }
+  if (retry_eintr([&] { return fsync(fd); }) != 0) return io_error("cannot sync", path);
+  return Status::ok();
+}
+
+}  // namespace
+
+Status write_file_atomically(const std::string& path, const std::string& text) {
+  const std::string temporary = path + format(".%d.tmp", static_cast<int>(getpid()));
+  Status status;
+  {
+    const UniqueFd fd(retry_eintr([&] {
+      return open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    }));
+    if (!fd) return io_error("cannot create", temporary);
+    status = write_all(fd.get(), text, temporary);
+  }
+  if (status.is_ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = io_error("cannot rename a finished file to", path);
+  }
+  if (!status.is_ok()) unlink(temporary.c_str());
+  return status;
+}
+
+Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {
+  const UniqueFd fd(retry_eintr([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  if (!fd) return io_error("cannot open", path);
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t got = retry_eintr([&] { return read(fd.get(), buffer, sizeof buffer); });
+    if (got < 0) return io_error("cannot read", path);
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > bytes_max) {
+      return Status(StatusCode::kIo, format("%s is larger than %llu bytes", path.c_str(),
+                                            static_cast<unsigned long long>(bytes_max)));
+    }
+  }
+}
+
+}  // namespace optlease

@@ -1,0 +1,15 @@
+// Small file helpers of the launcher: whole-file reads and atomic writes. No policy.
+#pragma once
+
+#include <string>
+
+#include "shm/contract/status.h"
+
+namespace optlease {
+
+// The file appears whole or not at all: a temporary name beside `path`, synced, then renamed.
+Status write_file_atomically(const std::string& path, const std::string& text);
+// At most `bytes_max`; Io where it is larger, NotFound where it is missing.
+Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max);
+
+}  // namespace optlease

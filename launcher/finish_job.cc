@@ -1,0 +1,174 @@
+// finish_job and exit_code_of of run_job.h.
+#include <algorithm>
+
+#include "launcher/files.h"
+#include "launcher/job_state.h"
+#include "launcher/run_job.h"
+#include "launcher/supervisor.h"
+#include "shm/chunk_store.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kLossFileBytesMax = 1ull << 30;
+
+void add_telemetry(const Supervisor& supervisor, RunReport* report) {
+  StepSeconds slowest;
+  bool measured = false;
+  for (uint32_t r = 0; r < report->world_size; ++r) {
+    const RankTraffic traffic = supervisor.telemetry().traffic(r);
+    RankReport rank;
+    rank.rank = r;
+    rank.incarnation = supervisor.core().life({Role::kGpuActor, r});
+    rank.bytes_h2d = traffic.h2d_bytes;
+    rank.bytes_d2h = traffic.d2h_bytes;
+    rank.staging_peak_bytes = traffic.staging_peak_bytes;
+    rank.telemetry_heard = traffic.last.has_value();
+    if (traffic.last) {
+      rank.staging_budget_bytes = traffic.last->staging_budget_bytes;
+      rank.grad_norm = traffic.last->grad_norm;
+      const StepTimeSummary& times = traffic.last->step_seconds_history;
+      measured = measured || times.max > 0;
+      slowest = {std::max(slowest.p50, times.p50), std::max(slowest.p90, times.p90),
+                 std::max(slowest.p99, times.p99), std::max(slowest.max, times.max)};
+    }
+    report->ranks.push_back(std::move(rank));
+  }
+  if (measured) report->step_seconds = slowest;
+}
+
+void add_losses(const RunDirectory& run, RunReport* report) {
+  std::vector<std::string> texts;
+  for (uint32_t r = 0; r < report->world_size; ++r) {
+    auto text = read_whole_file(run.path() + format("/loss.%u.jsonl", r), kLossFileBytesMax);
+    if (text) texts.push_back(std::move(text).value());
+  }
+  report->loss_curve = loss_curve_of(texts);
+}
+
+// Reads the state once more, as a tool would: what the report says is what memory holds.
+void add_state(const RunDirectory& run, RunReport* report) {
+  auto state = JobState::open(run);
+  if (!state) {
+    report->digest_error = state.status().message();
+    return;
+  }
+  const ControlView& view = state.value().view();
+  report->steps_committed = view.step_committed();
+  report->steps_skipped = view.header().steps_skipped.load();
+  const Status rest = state.value().check_at_rest();
+  if (!rest.is_ok()) {
+    report->digest_error = rest.message();
+    return;
+  }
+  auto digest = digest_job(state.value(), [] { return Status::ok(); });
+  if (!digest) {
+    report->digest_error = digest.status().message();
+    return;
+  }
+  report->state_digest = digest.value().state_digest;
+  for (size_t r = 0; r < report->ranks.size() && r < digest.value().ranks.size(); ++r) {
+    report->ranks[r].digest = digest.value().ranks[r];
+  }
+}
+
+bool should_keep(const Supervisor& supervisor, const RunReport& report) {
+  if (report.steps_committed == kNoStep) return false;
+  switch (supervisor.core().ending()) {
+    case Ending::kCompleted:
+    case Ending::kStopped:
+      return supervisor.keep_requested();
+    case Ending::kNone:
+    case Ending::kRestartIntensity:
+    case Ending::kFatalExit:
+    case Ending::kSpawnFailed:
+      return true;  // a failure never costs the state
+  }
+  return true;
+}
+
+// The store marks the segment when the job was configured to keep it; where the wish came later the
+// launcher does so. Every other process is gone and the lock is ours: that makes it the owner.
+void mark_kept(const JobPlan& plan, const RunDirectory& run, bool kept, RunReport* report) {
+  SegmentNames names{run.control_segment(), {}};
+  for (uint32_t r = 0; r < plan.segment.world_size; ++r) {
+    names.arenas.push_back(run.arena_segment(Rank(r)));
+  }
+  auto store = ChunkStore::recover(plan.segment, names);
+  if (store) {
+    store.value().set_kept_on_purpose(kept);
+  } else {
+    report->clean_up_error = "the state cannot be marked as kept: " + store.status().message();
+  }
+}
+
+void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
+              RunReport* report) {
+  const RunDirectory& run = claim.run;
+  report->state_kept = should_keep(supervisor, *report);
+  if (report->state_kept) {
+    mark_kept(plan, run, supervisor.keep_requested(), report);
+  } else {
+    const Status removed = remove_segments(run);
+    if (!removed.is_ok()) report->clean_up_error = removed.message();
+  }
+  // The logs of a job that failed are what somebody will want to read.
+  const Ending ending = supervisor.core().ending();
+  const bool whole = ending == Ending::kCompleted || ending == Ending::kStopped;
+  if (whole) {
+    const Status emptied = empty_run_directory(run, true);
+    if (!emptied.is_ok()) report->clean_up_error = emptied.message();
+  } else {
+    report->ending_text += "; the logs are in " + run.path();
+  }
+  if (!report->state_kept && report->unreaped.empty()) claim.lock.release_and_unlink();
+  report->segments_left = segments_of_job(run);
+}
+
+}  // namespace
+
+ExitCode exit_code_of(const Supervisor& supervisor) {
+  const SupervisorCore& core = supervisor.core();
+  const bool trainer = core.ending_seat().role == Role::kTrainer;
+  switch (core.ending()) {
+    case Ending::kNone:
+      return ExitCode::kInternal;
+    case Ending::kCompleted:
+      return ExitCode::kOk;
+    case Ending::kStopped:
+      return ExitCode::kInterrupted;
+    case Ending::kRestartIntensity:
+      return trainer ? ExitCode::kTrainerFailed : ExitCode::kCrashLoop;
+    case Ending::kFatalExit:
+      return static_cast<ExitCode>(core.ending_exit().code);
+    case Ending::kSpawnFailed:
+      return trainer ? ExitCode::kTrainerFailed : ExitCode::kInternal;
+  }
+  return ExitCode::kInternal;
+}
+
+void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
+                RunReport* report) {
+  const SupervisorCore& core = supervisor.core();
+  report->ending = core.ending();
+  report->ending_text = core.ending_text();
+  report->commits = core.facts().body.commits;
+  report->deaths = supervisor.recovery().records();
+  report->rehearsals_wanted = supervisor.rehearsals().wanted();
+  report->rehearsals_done = supervisor.rehearsals().done();
+  report->unreaped = core.unreaped();
+  report->real_buffer_bytes = supervisor.buffer_bytes_peak();
+  report->real_process_bytes = supervisor.process_bytes_peak();
+  report->real_shm_bytes = segment_bytes_of_job(claim.run);
+  report->segments = segments_of_job(claim.run);
+  add_telemetry(supervisor, report);
+  add_losses(claim.run, report);
+  add_state(claim.run, report);
+  if (report->ending == Ending::kCompleted && report->state_digest.empty()) {
+    report->exit_code = ExitCode::kCorruptState;
+    report->ending_text = "the final state does not hold: " + report->digest_error;
+  }
+  clean_up(plan, claim, supervisor, report);
+}
+
+}  // namespace optlease

@@ -1,0 +1,243 @@
+#include "launcher/job_claim.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "launcher/files.h"
+#include "launcher/job_state.h"
+#include "launcher/memory_contract.h"
+
+namespace optlease {
+namespace {
+
+// A failure without words is none.
+ClaimFailure refuse(ExitCode code, std::string text) { return {code, std::move(text)}; }
+
+ClaimFailure refuse(const Status& status) {
+  return status.is_ok() ? ClaimFailure{} : refuse(exit_code_for(status), status.message());
+}
+
+// What an earlier run left under the job's name.
+struct Found {
+  enum class Kind { kNothing, kReady, kUnusable, kForeign };
+  Kind kind = Kind::kNothing;
+  Status why;                    // kUnusable, kForeign
+  std::optional<JobState> state; // kReady
+};
+
+Found look(const RunDirectory& run) {
+  Found found;
+  bool any = false;
+  for (const std::string& name : segments_of_job(run)) any = any || name != run.lock_segment();
+  if (!any) return found;
+  auto state = JobState::open(run);
+  if (state && state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady)) {
+    found.kind = Found::Kind::kReady;
+    found.state.emplace(std::move(state).value());
+    return found;
+  }
+  found.why = state ? Status(StatusCode::kCorrupt, "its creation was not completed") : state.status();
+  const StatusCode code = found.why.code();
+  const bool ours = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
+  found.kind = ours ? Found::Kind::kUnusable : Found::Kind::kForeign;
+  return found;
+}
+
+std::string choices(const std::string& job, Step step) {
+  return format("job %s has a state in shared memory at step %lld. --resume continues from it, "
+                "--fresh discards it and starts anew, `optlease clean %s` removes it",
+                job.c_str(), static_cast<long long>(step), job.c_str());
+}
+
+std::vector<uint64_t> incarnations_of(const ControlView& view) {
+  std::vector<uint64_t> out;
+  for (uint32_t r = 0; r < view.header().world_size; ++r) {
+    out.push_back(view.rank(Rank(r)).incarnation.load());
+  }
+  return out;
+}
+
+ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* claim) {
+  if (found.kind == Found::Kind::kNothing) {
+    return refuse(ExitCode::kStateAbsent,
+                  "job " + claim->run.job_name() +
+                      " has no state in shared memory to resume; leave --resume out to start it");
+  }
+  if (found.kind != Found::Kind::kReady) {
+    return refuse(ExitCode::kCorruptState, "the state of job " + claim->run.job_name() +
+                                               " cannot be resumed: " + found.why.message() +
+                                               "; --fresh discards it");
+  }
+  const ControlView& view = found.state->view();
+  if (view.header().layout_hash != layout_hash(plan.segment)) {
+    std::string difference = layout_difference(view.plan(), plan.segment);
+    if (difference.empty()) difference = "the layout hashes differ";
+    return refuse(ExitCode::kBadConfiguration,
+                  "the state in shared memory was made under another layout: " + difference +
+                      "; resume with the configuration that made it, or discard it with --fresh");
+  }
+  claim->resumed = true;
+  claim->step_committed = view.step_committed();
+  claim->last_incarnation = incarnations_of(view);
+  return {};
+}
+
+// Removes what stands in the way of a new job, or says why it must not be.
+ClaimFailure make_room(StartMode mode, const Found& found, JobClaim* claim) {
+  const std::string& job = claim->run.job_name();
+  switch (found.kind) {
+    case Found::Kind::kNothing:
+      return {};
+    case Found::Kind::kForeign:
+      return refuse(found.why.code() == StatusCode::kWrongVersion ? ExitCode::kStateExists
+                                                                   : exit_code_for(found.why),
+                    "a segment stands under the name of job " + job + " that is not used or " +
+                        "removed by this program: " + found.why.message());
+    case Found::Kind::kUnusable:
+      claim->notes.push_back("removed unusable remains of an earlier run (" + found.why.message() +
+                             ")");
+      break;
+    case Found::Kind::kReady: {
+      const Step step = found.state->view().step_committed();
+      if (mode == StartMode::kNew && step != kNoStep) {
+        return refuse(ExitCode::kStateExists, choices(job, step));
+      }
+      claim->notes.push_back(format("removed the state of an earlier run (step %lld)",
+                                    static_cast<long long>(step)));
+      break;
+    }
+  }
+  return refuse(remove_segments(claim->run));
+}
+
+ClaimFailure check_memory(const JobPlan& plan, const RunDirectory& run) {
+  const MachineFacts facts = read_machine_facts(run, plan.segment.world_size);
+  const Status status = check(memory_rows(needs_of(plan), facts));
+  return status.is_ok() ? ClaimFailure{} : refuse(ExitCode::kNoResources, status.message());
+}
+
+ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
+  ClaimFailure failure;
+  {
+    const Found found = look(claim->run);
+    failure = mode == StartMode::kResume ? check_resume(plan, found, claim)
+                                         : make_room(mode, found, claim);
+  }
+  if (failure.text.empty()) failure = check_memory(plan, claim->run);
+  if (failure.text.empty()) failure = refuse(empty_run_directory(claim->run, false));
+  if (failure.text.empty()) {
+    failure = refuse(write_file_atomically(claim->run.job_file(), to_json(plan)));
+  }
+  return failure;
+}
+
+}  // namespace
+
+ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
+  auto run = RunDirectory::of(plan.segment.job_name);
+  if (!run) return {std::nullopt, refuse(run.status())};
+  if (const Status made = run.value().create(); !made.is_ok()) return {std::nullopt, refuse(made)};
+  auto lock = JobLock::acquire(run.value().lock_segment(), false);
+  if (!lock) {
+    const bool busy = lock.status().code() == StatusCode::kBusy;
+    const ExitCode code = busy ? ExitCode::kAlreadyRunning : exit_code_for(lock.status());
+    return {std::nullopt, refuse(code, lock.status().message())};
+  }
+  JobClaim claim{std::move(run).value(), std::move(lock).value(), false, kNoStep, {}, {}};
+  ClaimFailure failure = prepare(plan, mode, &claim);
+  if (failure.text.empty()) return {std::move(claim), {}};
+  // A refusal leaves nothing new behind.
+  if (segments_of_job(claim.run).size() <= 1) {
+    (void)empty_run_directory(claim.run, true).is_ok();
+    claim.lock.release_and_unlink();
+  }
+  return {std::nullopt, std::move(failure)};
+}
+
+std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& wanted) {
+  const auto differs = [](const std::string& what, uint64_t was, uint64_t is) {
+    return what + format(" was %llu and is now %llu", static_cast<unsigned long long>(was),
+                         static_cast<unsigned long long>(is));
+  };
+  if (stored.world_size != wanted.world_size) {
+    return differs("ranks.world_size", stored.world_size, wanted.world_size);
+  }
+  if (stored.window_chunks != wanted.window_chunks) {
+    return differs("offload.window_chunks", stored.window_chunks, wanted.window_chunks);
+  }
+  if (stored.prefetch_windows != wanted.prefetch_windows) {
+    return differs("offload.prefetch_windows", stored.prefetch_windows, wanted.prefetch_windows);
+  }
+  if (stored.spaces.size() != wanted.spaces.size()) {
+    return differs("the number of spaces", stored.spaces.size(), wanted.spaces.size());
+  }
+  for (size_t s = 0; s < stored.spaces.size(); ++s) {
+    const SpaceSpec& a = stored.spaces[s];
+    const SpaceSpec& b = wanted.spaces[s];
+    if (a.name != b.name) return "space " + a.name + " is now called " + b.name;
+    const std::string space = "space " + a.name + ": ";
+    if (a.members != b.members) return space + "other ranks hold it";
+    if (a.tensors.size() != b.tensors.size()) {
+      return space + differs("the number of parameters", a.tensors.size(), b.tensors.size());
+    }
+    for (size_t t = 0; t < a.tensors.size(); ++t) {
+      if (a.tensors[t].name != b.tensors[t].name) {
+        return space + "parameter " + a.tensors[t].name + " is now called " + b.tensors[t].name;
+      }
+      if (a.tensors[t].shape != b.tensors[t].shape) {
+        return space + "parameter " + a.tensors[t].name + " has another shape";
+      }
+    }
+    if (a.param_dtype != b.param_dtype) return space + "another param_dtype";
+    if (a.grad_dtype != b.grad_dtype) return space + "another grad_dtype";
+    if (a.group != b.group) return space + "another hyper-parameter group";
+    if (a.chunk_elements != b.chunk_elements) {
+      return space + differs("elements a chunk (offload.chunk_size_mb)", a.chunk_elements,
+                             b.chunk_elements);
+    }
+  }
+  return "";
+}
+
+Status remove_segments(const RunDirectory& run) {
+  std::vector<std::string> names;
+  for (const std::string& name : segments_of_job(run)) {
+    if (name == run.lock_segment()) continue;
+    const std::string path = Segment::path_of(name);
+    struct stat found {};
+    if (lstat(path.c_str(), &found) != 0) continue;
+    if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) {
+      return {StatusCode::kPermission,
+              path + " is no regular file of this user: it is left alone; remove it yourself"};
+    }
+    names.push_back(name);
+  }
+  for (const std::string& name : names) Segment::unlink(name);
+  return Status::ok();
+}
+
+Status empty_run_directory(const RunDirectory& run, bool whole) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(run.path(), error))) return Status::ok();
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(run.path(), error)) {
+    entries.push_back(entry.path());
+  }
+  for (const fs::path& entry : entries) {
+    fs::remove_all(entry, error);
+    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
+  }
+  if (whole) fs::remove(run.path(), error);
+  if (error) return {StatusCode::kIo, "cannot empty " + run.path() + ": " + error.message()};
+  return Status::ok();
+}
+
+bool state_is_ready(const RunDirectory& run) {
+  const auto state = JobState::open(run);
+  return state && state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady);
+}
+
+}  // namespace optlease

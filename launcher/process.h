@@ -1,0 +1,63 @@
+// Starting, signalling and reaping one child process of the launcher. A thin shell over fork, exec
+// and pidfds; it decides nothing (SupervisorCore does) and knows nothing of roles.
+//
+// Every child: its own process group (Ctrl-C at the terminal reaches the launcher alone, which then
+// stops the job in order), SIGKILL when the launcher dies, default signal handlers and an empty
+// mask, stdin from /dev/null, stdout and stderr appended to a log file, and no descriptor but those
+// named in SpawnRequest::kept_fds.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/supervisor_core.h"
+#include "shm/contract/status.h"
+#include "shm/shared_buffer.h"
+
+namespace optlease {
+
+struct SpawnRequest {
+  std::vector<std::string> argv;         // argv[0]: a path, or a name that PATH is searched for
+  std::vector<std::string> environment;  // "NAME=value", added to or replacing this process's own
+  std::string log_file;                  // created (0600) or appended to; empty: inherits ours
+  std::vector<int> kept_fds;             // stay open in the child, under the same numbers
+};
+
+// A child that has been started and not been reaped. Movable; destroying it does not end it.
+class Child {
+ public:
+  Child() = default;
+  Child(pid_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
+  // To the process alone. An ended one is fine.
+  void signal(int number) const;
+  // To every process of its group. REQUIRES: not reaped yet, so that the number is still its own.
+  void signal_group(int number) const;
+  // Never blocks. Nothing: it still runs. After a value the child is gone and must not be used.
+  std::optional<ExitInfo> try_reap();
+  // The same, waiting at most `timeout_ms`.
+  std::optional<ExitInfo> reap_within(int timeout_ms);
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+};
+
+// Forks and executes. Returns once exec has succeeded, or with the words for what failed: NotFound
+// (no such program), Permission, Io. REQUIRES: called on the launcher's main thread, because the
+// kernel ties PR_SET_PDEATHSIG to the thread that forked.
+Result<Child> spawn(const SpawnRequest& request);
+
+// The path that exec would run for `program`; NotFound with the directories that were searched.
+Result<std::string> find_program(const std::string& program);
+// The directory that this executable lies in (from /proc/self/exe).
+Result<std::string> own_directory();
+// The last `lines` lines of a file, for people; empty where it cannot be read.
+std::string tail_of(const std::string& path, size_t lines);
+
+}  // namespace optlease

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds Optlease and runs its main job twice: a byte-level language model on two ranks, undisturbed and
+# with three rehearsed kills (an actor, the host store, a trainer). Then shows that both ended with the
+# same bits. Needs Debian 12 (root or sudo for missing packages), two cores, no GPU.
+#
+#   bash launcher/quickstart.sh
+#
+# Leaves the two reports in build/quickstart/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bin=build/release/bin
+reports=build/quickstart
+programs=(optlease optlease-host-store optlease-gpu-actor optlease-trainer optlease-monitor)
+
+echo "[1/4] packages"
+bash tests/install_dependencies.sh
+
+echo "[2/4] build (preset release; some minutes the first time)"
+mkdir -p "$reports"
+cmake --preset release >"$reports/configure.log" 2>&1 || { tail -n 20 "$reports/configure.log"; exit 1; }
+cmake --build --preset release --parallel "$(nproc)" --target "${programs[@]}"
+
+echo "[3/4] run: undisturbed, then with three rehearsed kills"
+"$bin/optlease" run configs/quickstart.toml --report "$reports/undisturbed.json"
+"$bin/optlease" run configs/quickstart_rehearsed.toml --report "$reports/rehearsed.json"
+
+echo "[4/4] compare"
+"$bin/optlease" compare "$reports/undisturbed.json" "$reports/rehearsed.json"

@@ -1,0 +1,189 @@
+#include "launcher/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "launcher/memory_contract.h"
+
+namespace optlease {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json seconds_or_null(const std::optional<uint64_t>& ms) {
+  return ms ? Json(static_cast<double>(*ms) / 1000.0) : Json(nullptr);
+}
+
+Json death_json(const DeathRecord& death) {
+  Json out = {{"role", name_of(death.seat.role)},
+              {"rank", death.seat.rank},
+              {"incarnation", death.life},
+              {"pid", death.pid},
+              {"cause", name_of(death.cause)},
+              {"exit", death.exit ? Json(text_of(*death.exit)) : Json(nullptr)},
+              {"step_committed", death.step_committed},
+              {"at_seconds", static_cast<double>(death.at_ms) / 1000.0}};
+  out["restart_seconds"] = seconds_or_null(death.restart_ms);
+  out["attach_seconds"] = seconds_or_null(death.attach_ms);
+  out["recovery_seconds"] = seconds_or_null(death.recovery_ms);
+  return out;
+}
+
+Json rank_json(const RankReport& rank) {
+  Json out = {{"rank", rank.rank},
+              {"incarnation", rank.incarnation},
+              {"bytes_h2d", rank.bytes_h2d},
+              {"bytes_d2h", rank.bytes_d2h},
+              {"staging_peak_bytes", rank.staging_peak_bytes},
+              {"staging_budget_bytes", rank.staging_budget_bytes},
+              {"telemetry_heard", rank.telemetry_heard}};
+  out["grad_norm"] = rank.grad_norm ? number_or_null(*rank.grad_norm) : Json(nullptr);
+  out["digest"] = rank.digest.empty() ? Json(nullptr) : Json(rank.digest);
+  return out;
+}
+
+Json restarts_by_role(const RunReport& report) {
+  Json out = {{"host_store", 0}, {"gpu_actor", 0}, {"trainer", 0}};
+  for (const DeathRecord& death : report.deaths) {
+    if (!death.restart_ms) continue;
+    out[name_of(death.seat.role)] = out[name_of(death.seat.role)].get<int>() + 1;
+  }
+  return out;
+}
+
+Json memory_json_of(const RunReport& report) {
+  return {{"planned_bytes", report.planned_memory_bytes},
+          {"planned_shm_bytes", report.planned_shm_bytes},
+          {"real_bytes",
+           report.real_shm_bytes + report.real_buffer_bytes + report.real_process_bytes},
+          {"real_shm_bytes", report.real_shm_bytes},
+          {"real_buffer_bytes", report.real_buffer_bytes},
+          {"real_process_bytes", report.real_process_bytes}};
+}
+
+uint64_t staging_peak(const RunReport& report) {
+  uint64_t peak = 0;
+  for (const RankReport& rank : report.ranks) peak = std::max(peak, rank.staging_peak_bytes);
+  return peak;
+}
+
+void add_state(const RunReport& report, Json* out) {
+  Json& json = *out;
+  json["state_digest"] = report.state_digest.empty() ? Json(nullptr) : Json(report.state_digest);
+  json["state_kept"] = report.state_kept;
+  json["segments"] = report.segments;
+  json["clean_up"] = {{"segments_left", report.segments_left},
+                      {"processes_left", report.unreaped},
+                      {"error", report.clean_up_error.empty() ? Json(nullptr)
+                                                              : Json(report.clean_up_error)}};
+}
+
+void add_steps(const RunReport& report, Json* out) {
+  Json& json = *out;
+  json["steps"] = report.steps_wanted;
+  json["steps_committed"] = report.steps_committed;
+  json["steps_skipped"] = report.steps_skipped;
+  json["commits"] = report.commits;
+  json["loss_curve"] = Json::array();
+  for (const LossPoint& point : report.loss_curve) {
+    json["loss_curve"].push_back({{"step", point.step}, {"loss", number_or_null(point.loss)}});
+  }
+  json["step_seconds"] = nullptr;
+  if (const auto& times = report.step_seconds) {
+    json["step_seconds"] = {
+        {"p50", times->p50}, {"p90", times->p90}, {"p99", times->p99}, {"max", times->max}};
+  }
+}
+
+}  // namespace
+
+std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts) {
+  std::map<Step, std::pair<double, uint32_t>> sums;
+  for (const std::string& text : texts) {
+    std::map<Step, double> mine;
+    std::istringstream lines(text);
+    std::string line;
+    while (std::getline(lines, line)) {
+      const auto entry = nlohmann::json::parse(line, nullptr, false);
+      if (!entry.is_object()) continue;
+      const auto step = entry.find("step");
+      const auto loss = entry.find("loss");
+      if (step == entry.end() || loss == entry.end()) continue;
+      if (!step->is_number_integer() || !loss->is_number()) continue;
+      mine[step->get<Step>()] = loss->get<double>();
+    }
+    for (const auto& [step, loss] : mine) {
+      sums[step].first += loss;
+      sums[step].second += 1;
+    }
+  }
+  std::vector<LossPoint> curve;
+  for (const auto& [step, sum] : sums) curve.push_back({step, sum.first / sum.second, sum.second});
+  return curve;
+}
+
+std::string to_json(const RunReport& report) {
+  const std::vector<ReportCheck> checks = checks_of(report);
+  Json out;
+  out["schema"] = 1;
+  out["status"] = passed(checks) ? "passed" : "failed";
+  out["job"] = report.job;
+  out["config"] = report.config_path;
+  out["device"] = report.device;
+  out["world_size"] = report.world_size;
+  out["resumed"] = report.resumed;
+  out["ending"] = name_of(report.ending);
+  out["ending_text"] = report.ending_text;
+  out["exit_code"] = static_cast<int>(report.exit_code);
+  out["exit_name"] = name_of(report.exit_code);
+  out["wall_seconds"] = report.wall_seconds;
+  add_steps(report, &out);
+  out["ranks"] = Json::array();
+  for (const RankReport& rank : report.ranks) out["ranks"].push_back(rank_json(rank));
+  out["restarts"] = Json::array();
+  for (const DeathRecord& death : report.deaths) out["restarts"].push_back(death_json(death));
+  out["restarts_by_role"] = restarts_by_role(report);
+  out["rehearsals"] = {{"wanted", report.rehearsals_wanted}, {"done", report.rehearsals_done}};
+  out["peak_staging_bytes"] = staging_peak(report);
+  out["memory"] = memory_json_of(report);
+  add_state(report, &out);
+  out["checks"] = Json::array();
+  for (const ReportCheck& check : checks) {
+    out["checks"].push_back(
+        {{"name", check.name}, {"passed", check.passed}, {"detail", check.detail}});
+  }
+  return out.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string summary_text(const RunReport& report) {
+  const std::vector<ReportCheck> checks = checks_of(report);
+  std::string out = format("%s: step %lld of %lld, %llu skipped, %.1f s", report.job.c_str(),
+                           static_cast<long long>(report.steps_committed),
+                           static_cast<long long>(report.steps_wanted),
+                           static_cast<unsigned long long>(report.steps_skipped),
+                           report.wall_seconds);
+  out += format(", %zu restarts\n", report.deaths.size());
+  if (const auto& times = report.step_seconds) {
+    out += format("step seconds p50 %.4f, p90 %.4f, p99 %.4f, max %.4f\n", times->p50, times->p90,
+                  times->p99, times->max);
+  }
+  out += "staging at most " + bytes_text(staging_peak(report)) + " a rank; shared memory " +
+         bytes_text(report.real_shm_bytes) + "\n";
+  if (!report.state_digest.empty()) out += "state digest " + report.state_digest + "\n";
+  if (report.state_kept) {
+    out += "the state is kept in shared memory: go on with --resume, remove it with `optlease clean " +
+           report.job + "`\n";
+  }
+  for (const ReportCheck& check : checks) {
+    if (!check.passed) out += "check failed: " + check.name + ": " + check.detail + "\n";
+  }
+  out += format("%s (%s): %s\n", name_of(report.ending), name_of(report.exit_code),
+                report.ending_text.c_str());
+  return out;
+}
+
+}  // namespace optlease

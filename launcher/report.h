@@ -1,0 +1,95 @@
+// The report of one run: every number and check that `optlease run --report FILE` writes and that
+// --json prints. Pure: the runner gathers, this judges and makes JSON. docs/OPERATING.md explains the
+// fields.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/runtime/exit_code.h"
+#include "launcher/recovery_log.h"
+#include "launcher/supervisor_core.h"
+
+namespace optlease {
+
+struct LossPoint {
+  Step step = 0;
+  double loss = 0;      // mean over the ranks that reported it
+  uint32_t ranks = 0;
+};
+// Reads JSON lines {"step": .., "loss": ..}, one text a rank. Of several lines about a step of a rank
+// the last wins, because a restarted trainer repeats steps; lines cut short by a kill are skipped.
+std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts);
+
+struct RankReport {
+  uint32_t rank = 0;
+  uint64_t incarnation = 0;
+  uint64_t bytes_h2d = 0;
+  uint64_t bytes_d2h = 0;
+  uint64_t staging_peak_bytes = 0;
+  uint64_t staging_budget_bytes = 0;
+  std::optional<double> grad_norm;  // of the last step
+  std::string digest;               // empty: not computed
+  bool telemetry_heard = false;
+};
+
+struct StepSeconds {
+  double p50 = 0, p90 = 0, p99 = 0, max = 0;
+};
+
+struct RunReport {
+  std::string job;
+  std::string config_path;
+  std::string device;
+  uint32_t world_size = 0;
+  bool resumed = false;
+  bool has_trainers = false;
+  Ending ending = Ending::kNone;
+  std::string ending_text;
+  ExitCode exit_code = ExitCode::kInternal;
+  double wall_seconds = 0;
+
+  Step steps_wanted = 0;
+  Step steps_committed = kNoStep;
+  uint64_t steps_skipped = 0;
+  uint64_t commits = 0;             // chunks, as the last life of the store counted
+  std::vector<LossPoint> loss_curve;
+  std::optional<StepSeconds> step_seconds;  // of the slowest rank, each percentile by itself
+  std::vector<RankReport> ranks;
+
+  std::vector<DeathRecord> deaths;
+  uint32_t rehearsals_wanted = 0;   // that could still happen in this run
+  uint32_t rehearsals_done = 0;
+  std::vector<std::string> unreaped;
+
+  uint64_t planned_memory_bytes = 0;
+  uint64_t planned_shm_bytes = 0;
+  uint64_t real_shm_bytes = 0;      // segments, at the end
+  uint64_t real_buffer_bytes = 0;   // parameters and gradients that the vault held
+  uint64_t real_process_bytes = 0;  // largest sum of the children's private memory seen (VmRSS less
+                                    // RssShmem and RssFile)
+
+  std::string state_digest;         // empty: not computed
+  std::string digest_error;
+  bool state_kept = false;
+  std::vector<std::string> segments;        // names that the job had
+  std::vector<std::string> segments_left;   // that exist after the clean-up
+  std::string clean_up_error;               // empty: all went well
+};
+
+struct ReportCheck {
+  std::string name;
+  bool passed = false;
+  std::string detail;
+};
+// What a run has to have been; the report passes when all of them do.
+std::vector<ReportCheck> checks_of(const RunReport& report);
+bool passed(const std::vector<ReportCheck>& checks);
+
+std::string to_json(const RunReport& report);
+// A few lines for people, ending with how it went.
+std::string summary_text(const RunReport& report);
+
+}  // namespace optlease

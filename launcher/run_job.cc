@@ -1,0 +1,120 @@
+#include "launcher/run_job.h"
+
+#include <cstdio>
+
+#include "actors/runtime/clock.h"
+#include "actors/runtime/log.h"
+#include "launcher/config_file.h"
+#include "launcher/files.h"
+#include "launcher/memory_contract.h"
+#include "launcher/run_plan.h"
+#include "launcher/supervisor.h"
+
+namespace optlease {
+namespace {
+
+// Progress for people: a time and a line.
+class Progress {
+ public:
+  explicit Progress(const RunOptions& options)
+      : out_(options.json ? stderr : stdout), quiet_(options.quiet), start_ms_(now_ms()) {}
+  void operator()(const std::string& text) const {
+    if (quiet_) return;
+    std::fprintf(out_, "[%8.3f] %s\n", static_cast<double>(now_ms() - start_ms_) / 1000.0,
+                 text.c_str());
+    std::fflush(out_);
+  }
+  double seconds() const { return static_cast<double>(now_ms() - start_ms_) / 1000.0; }
+
+ private:
+  FILE* out_;
+  bool quiet_;
+  int64_t start_ms_;
+};
+
+ExitCode fail(const std::string& what, ExitCode code) {
+  std::fprintf(stderr, "optlease run: %s\n", what.c_str());
+  return code;
+}
+
+Status write_report(const RunReport& report, const RunOptions& options) {
+  const std::string json = to_json(report);
+  if (options.json) {
+    std::printf("%s\n", json.c_str());
+  } else if (!options.quiet) {
+    std::fputs(summary_text(report).c_str(), stdout);
+  }
+  std::fflush(stdout);
+  if (options.report_path.empty()) return Status::ok();
+  return write_file_atomically(options.report_path, json + "\n");
+}
+
+RunReport start_report(const JobPlan& plan, const JobClaim& claim, const std::string& config_path) {
+  RunReport report;
+  report.job = plan.segment.job_name;
+  report.config_path = config_path;
+  report.device = plan.device;
+  report.world_size = plan.segment.world_size;
+  report.resumed = claim.resumed;
+  report.has_trainers = !plan.trainer.command.empty();
+  report.steps_wanted = plan.steps;
+  const MemoryNeeds needs = needs_of(plan);
+  report.planned_memory_bytes = needs.memory_bytes();
+  report.planned_shm_bytes = needs.shared_memory_bytes();
+  return report;
+}
+
+ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
+                   const Progress& progress, RunReport* report) {
+  const auto directory = own_directory();
+  if (!directory) return fail(directory.status().message(), ExitCode::kInternal);
+  SocketContext context;
+  SupervisorSetup setup;
+  setup.plan = plan;
+  setup.program_directory = directory.value();
+  setup.planned_shm_bytes = report->planned_shm_bytes;
+  setup.say = [&progress](const std::string& text) { progress(text); };
+  auto supervisor = Supervisor::open(context, std::move(setup), claim);
+  if (!supervisor) return fail(supervisor.status().message(), exit_code_for(supervisor.status()));
+  supervisor.value()->run();
+  report->wall_seconds = progress.seconds();
+  report->exit_code = exit_code_of(*supervisor.value());
+  finish_job(plan, claim, *supervisor.value(), report);
+  const Status written = write_report(*report, options);
+  if (written.is_ok()) return report->exit_code;
+  return fail("the report: " + written.message(),
+              report->exit_code == ExitCode::kOk ? ExitCode::kIo : report->exit_code);
+}
+
+}  // namespace
+
+ExitCode run_job(const RunOptions& options) {
+  const Status blocked = block_stop_signals();
+  if (!blocked.is_ok()) return fail(blocked.message(), ExitCode::kInternal);
+  init_logging("launcher", options.quiet ? LogLevel::kError : LogLevel::kWarn);
+  auto config = load_config(options.config_path, options.overrides);
+  if (!config) {
+    const bool refused = config.status().code() == StatusCode::kInvalidArgument;
+    return fail(config.status().message(),
+                refused ? ExitCode::kBadConfiguration : exit_code_for(config.status()));
+  }
+  const Progress progress(options);
+  std::vector<std::string> notes;
+  auto plan = make_plan(config.value().config, &notes);
+  if (!plan) return fail(plan.status().message(), ExitCode::kBadConfiguration);
+  for (const std::string& note : notes) progress("note: " + note);
+  ClaimOutcome outcome = claim_job(plan.value(), options.mode);
+  if (!outcome.claim) return fail(outcome.failure.text, outcome.failure.code);
+  JobClaim& claim = *outcome.claim;
+  for (const std::string& note : claim.notes) progress(note);
+  RunReport report = start_report(plan.value(), claim, config.value().path);
+  progress(format("job %s: %u ranks on %s, %s of state in shared memory", report.job.c_str(),
+                  report.world_size, report.device.c_str(),
+                  bytes_text(report.planned_shm_bytes).c_str()));
+  if (claim.resumed) {
+    progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
+  }
+  return supervise(plan.value(), claim, options, progress, &report);
+}
+
+}  // namespace optlease

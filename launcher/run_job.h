@@ -1,0 +1,33 @@
+// `optlease run`: from a configuration file to an exit code. Puts together what the other files of
+// this folder do; prints progress and the report. One call a process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "actors/runtime/exit_code.h"
+#include "launcher/job_claim.h"
+#include "launcher/report.h"
+
+namespace optlease {
+
+struct RunOptions {
+  std::string config_path;
+  std::vector<std::string> overrides;  // "section.key=value"
+  StartMode mode = StartMode::kNew;
+  std::string report_path;             // empty: none
+  bool json = false;                   // the report on stdout, progress on stderr
+  bool quiet = false;                  // no progress
+};
+
+ExitCode run_job(const RunOptions& options);
+
+class Supervisor;
+// The end of a job whose every process is gone: digest, clean-up, numbers. Reads `supervisor`,
+// removes or keeps the segments, and releases the claim's lock. Used by run_job alone.
+void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
+                RunReport* report);
+// The exit code that an ending means.
+ExitCode exit_code_of(const Supervisor& supervisor);
+
+}  // namespace optlease

@@ -1,0 +1,174 @@
+#include "launcher/store_link.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "actors/runtime/clock.h"
+#include "actors/wire/codec.h"
+
+namespace optlease {
+namespace {
+
+constexpr size_t kWaitingMax = 1 << 16;      // frames for a store that does not listen
+constexpr uint64_t kHoldTtlMs = 10000;
+constexpr int64_t kHoldRepeatMs = 100;       // until the first answer
+
+}  // namespace
+
+StoreLink::StoreLink(SocketContext& context, RunDirectory run, std::string routing_id)
+    : context_(context), run_(std::move(run)), routing_id_(std::move(routing_id)) {}
+
+Status StoreLink::reconnect() {
+  socket_.reset();
+  waiting_.clear();
+  SocketOptions options;
+  options.routing_id = routing_id_;
+  // A tool's last word is its release; the launcher's old words mean nothing to a new store.
+  options.linger_ms = routing_id_ == "launcher" ? 0 : 200;
+  auto socket =
+      Socket::connect(context_, Socket::Type::kDealer, run_.store_socket(), std::move(options));
+  if (!socket) return socket.status();
+  socket_.emplace(std::move(socket).value());
+  return Status::ok();
+}
+
+void StoreLink::queue(std::string frame) {
+  if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
+  waiting_.push_back(std::move(frame));
+}
+
+void StoreLink::flush() {
+  if (!socket_) return;
+  while (!waiting_.empty()) {
+    if (!socket_->send(Message{"", waiting_.front()}).is_ok()) return;
+    waiting_.pop_front();
+  }
+}
+
+void StoreLink::tell(MessageKind kind, uint32_t rank, uint64_t incarnation) {
+  IncarnationBody body{};
+  body.rank = rank;
+  body.incarnation = incarnation;
+  queue(encode(Speaker{}, kind, ++sequence_, body));
+  flush();
+}
+
+void StoreLink::query_status() {
+  // A query that the store cannot take now is worth nothing later.
+  if (!waiting_.empty()) {
+    flush();
+    return;
+  }
+  queue(encode_empty(Speaker{}, MessageKind::kStatusQuery, ++sequence_));
+  flush();
+}
+
+void StoreLink::stop_store(uint64_t ttl_ms) {
+  HoldBody body{};
+  body.step = kNoStep;
+  body.ttl_ms = ttl_ms;
+  queue(encode(Speaker{}, MessageKind::kStopStore, ++sequence_, body));
+  flush();
+}
+
+uint64_t StoreLink::request_hold(uint64_t hold_id, uint64_t ttl_ms, uint64_t sequence) {
+  if (sequence == 0) sequence = ++sequence_;
+  HoldBody body{};
+  body.step = kNoStep;
+  body.hold_id = hold_id;
+  body.ttl_ms = ttl_ms;
+  queue(encode(Speaker{}, MessageKind::kHoldRequest, sequence, body));
+  flush();
+  return sequence;
+}
+
+void StoreLink::release_hold(uint64_t hold_id) {
+  HoldBody body{};
+  body.step = kNoStep;
+  body.hold_id = hold_id;
+  queue(encode(Speaker{}, MessageKind::kHoldRelease, ++sequence_, body));
+  flush();
+}
+
+StoreLink::Arrived StoreLink::receive() {
+  Arrived out;
+  if (!socket_) return out;
+  Message message;
+  while (socket_->receive(&message)) {
+    const auto decoded = decode(message.frame);
+    if (!decoded) continue;
+    const Decoded& frame = decoded.value();
+    if (frame.kind == MessageKind::kStatusReply) {
+      out.facts = StoreFacts{frame.as<StatusReplyBody>(), frame.entries<RankStatus>()};
+    } else if (frame.kind == MessageKind::kHoldReply) {
+      out.hold = frame.as<HoldBody>();
+    } else if (frame.kind == MessageKind::kRefused) {
+      out.refusal = std::string(frame.payload);
+    }
+  }
+  return out;
+}
+
+StepHold::StepHold(std::unique_ptr<StoreLink> link, HoldBody body)
+    : link_(std::move(link)), body_(body) {}
+
+Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
+                                uint64_t timeout_ms) {
+  auto link = std::make_unique<StoreLink>(context, run,
+                                          format("tool.%d", static_cast<int>(getpid())));
+  OPTLEASE_TRY(link->reconnect());
+  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(timeout_ms));
+  int64_t asked_ms = 0;
+  uint64_t sequence = 0;  // repeated with its number, so that it never becomes a second hold
+  while (!deadline.passed()) {
+    if (now_ms() - asked_ms >= kHoldRepeatMs) {
+      asked_ms = now_ms();
+      sequence = link->request_hold(0, kHoldTtlMs, sequence);
+    }
+    std::vector<bool> ready;
+    OPTLEASE_TRY(poll_sockets({{link->socket()}, {}}, deadline.remaining_ms(kHoldRepeatMs), &ready));
+    StoreLink::Arrived arrived = link->receive();
+    if (!arrived.refusal.empty()) {
+      return Status(StatusCode::kBusy, "the host store refuses a hold: " + arrived.refusal);
+    }
+    if (!arrived.hold) continue;
+    StepHold hold(std::move(link), *arrived.hold);
+    // The reply may answer any of the repeated requests; the hold counts from the last at most.
+    hold.renewed_ms_ = hold.requested_ms_ = asked_ms;
+    OPTLEASE_TRY(hold.keep());
+    return hold;
+  }
+  return Status(StatusCode::kTimeout,
+                format("job %s did not come to rest within %llu ms: a step is open. Try again, or "
+                       "give --timeout-s",
+                       run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms)));
+}
+
+StepHold::~StepHold() {
+  if (link_) link_->release_hold(body_.hold_id);
+}
+
+Status StepHold::keep() {
+  const int64_t life = static_cast<int64_t>(kHoldTtlMs);
+  const StoreLink::Arrived arrived = link_->receive();
+  if (arrived.hold && arrived.hold->hold_id == body_.hold_id) {
+    if (arrived.hold->step != body_.step) {
+      return {StatusCode::kPeerLost, "the job moved to another step while its state was read"};
+    }
+    renewed_ms_ = requested_ms_;
+  }
+  const int64_t now = now_ms();
+  if (now - renewed_ms_ >= life) {
+    return {StatusCode::kPeerLost,
+            "the hold on the job's steps was lost (the host store does not answer); try again"};
+  }
+  if (now - renewed_ms_ >= life / 3 && now - requested_ms_ >= life / 10) {
+    requested_ms_ = now;
+    link_->request_hold(body_.hold_id, kHoldTtlMs);
+  }
+  return Status::ok();
+}
+
+}  // namespace optlease

@@ -1,0 +1,212 @@
+// The stopping half of SupervisorCore, its accessors and its words.
+#include <csignal>
+#include <cstring>
+
+#include "launcher/supervisor_core.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kStopRepeatMs = 500;  // StopStore is repeated until the store ends
+
+}  // namespace
+
+bool SupervisorCore::any_body(Role role) const {
+  for (const auto& [key, body] : bodies_) {
+    if (key.first.role == role) return true;
+  }
+  return false;
+}
+
+void SupervisorCore::stop(Ending why, const std::string& text, uint64_t now_ms) {
+  if (stopping()) return;
+  ending_ = why;
+  ending_text_ = text;
+  mode_ = Mode::kStopTrainers;
+  stop_deadline_ms_ = now_ms + options_.restart.stop_timeout_ms;
+  for (auto& [seat, chair] : chairs_) {
+    if (chair.state == SeatState::kWaiting || chair.state == SeatState::kBackoff) {
+      set_state(chair, SeatState::kEnded, now_ms);
+    }
+  }
+  for (const auto& [key, body] : bodies_) {
+    if (key.first.role != Role::kTrainer) continue;
+    say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
+  }
+}
+
+void SupervisorCore::hurry(uint64_t now_ms) {
+  if (mode_ == Mode::kDone || mode_ == Mode::kKillAll) return;
+  stop(Ending::kStopped, "told to hurry", now_ms);
+  enter_kill_all(now_ms);
+}
+
+void SupervisorCore::send_stop_store(uint64_t now_ms) {
+  // A step that is open and lacks an actor cannot be finished now: waiting for it helps nobody.
+  bool everyone = true;
+  for (uint32_t r = 0; r < options_.world_size; ++r) {
+    const Seat seat{Role::kGpuActor, r};
+    everyone = everyone && bodies_.contains({seat, chairs_.at(seat).life});
+  }
+  const uint64_t ttl = everyone ? options_.restart.stop_timeout_ms : 1;
+  say({.kind = Action::Kind::kStopStore, .seat = {Role::kHostStore, 0}, .ttl_ms = ttl});
+  stop_sent_ms_ = now_ms;
+}
+
+void SupervisorCore::enter_stop_store(uint64_t now_ms) {
+  mode_ = Mode::kStopStore;
+  // The step boundary may take one timeout, the actors' own ends another.
+  stop_deadline_ms_ = now_ms + 2 * options_.restart.stop_timeout_ms;
+  if (store().state == SeatState::kRunning) {
+    send_stop_store(now_ms);
+    return;
+  }
+  // No store that could pass the word on: each process hears it from the launcher.
+  stop_sent_ms_ = now_ms;
+  for (const auto& [key, body] : bodies_) {
+    say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
+  }
+}
+
+void SupervisorCore::enter_kill_all(uint64_t now_ms) {
+  mode_ = Mode::kKillAll;
+  stop_deadline_ms_ = now_ms + options_.kill_wait_ms;
+  std::vector<BodyKey> all;
+  for (const auto& [key, body] : bodies_) all.push_back(key);
+  for (const BodyKey& key : all) {
+    kill(key.first, key.second, DeathCause::kStop, "the job ends and it has not");
+  }
+}
+
+void SupervisorCore::advance_stop(uint64_t now_ms) {
+  if (mode_ == Mode::kStopTrainers) {
+    if (!any_body(Role::kTrainer)) {
+      enter_stop_store(now_ms);
+    } else if (now_ms >= stop_deadline_ms_) {
+      std::vector<BodyKey> late;
+      for (const auto& [key, body] : bodies_) {
+        if (key.first.role == Role::kTrainer) late.push_back(key);
+      }
+      for (const BodyKey& key : late) {
+        kill(key.first, key.second, DeathCause::kStop, "it did not end within the stop timeout");
+      }
+      enter_stop_store(now_ms);
+    }
+  }
+  if (mode_ == Mode::kStopStore && !bodies_.empty()) {
+    const bool store_lives = any_body(Role::kHostStore);
+    if (now_ms >= stop_deadline_ms_) {
+      enter_kill_all(now_ms);
+    } else if (now_ms - stop_sent_ms_ >= kStopRepeatMs) {
+      if (store().state == SeatState::kRunning) {
+        send_stop_store(now_ms);
+      } else if (!store_lives) {
+        stop_sent_ms_ = now_ms;
+        for (const auto& [key, body] : bodies_) {
+          say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
+        }
+      }
+    }
+  }
+  const bool gave_up = mode_ == Mode::kKillAll && now_ms >= stop_deadline_ms_;
+  if (!bodies_.empty() && !gave_up) return;
+  if (mode_ == Mode::kStopTrainers) return;
+  for (const std::string& who : unreaped()) {
+    note(who + " could not be ended by SIGKILL in time; it may be stuck in a driver");
+  }
+  mode_ = Mode::kDone;
+  say({.kind = Action::Kind::kFinish});
+}
+
+bool SupervisorCore::restart_is_due() const {
+  for (const auto& [seat, chair] : chairs_) {
+    if (chair.state == SeatState::kBackoff) return true;
+  }
+  return false;
+}
+
+SeatState SupervisorCore::state(Seat seat) const { return chairs_.at(seat).state; }
+
+uint64_t SupervisorCore::life(Seat seat) const { return chairs_.at(seat).life; }
+
+std::vector<Seat> SupervisorCore::seats() const {
+  std::vector<Seat> out;
+  for (const auto& [seat, chair] : chairs_) out.push_back(seat);
+  return out;
+}
+
+std::vector<std::string> SupervisorCore::unreaped() const {
+  std::vector<std::string> out;
+  for (const auto& [key, body] : bodies_) {
+    out.push_back(text_of(key.first) +
+                  format(" (life %llu)", static_cast<unsigned long long>(key.second)));
+  }
+  return out;
+}
+
+std::string text_of(const ExitInfo& info) {
+  if (!info.by_signal) return format("exit code %d", info.code);
+  const char* name = sigabbrev_np(info.code);
+  return format("signal %d (SIG%s)", info.code, name != nullptr ? name : "?");
+}
+
+std::string text_of(Seat seat) {
+  if (seat.role == Role::kHostStore || seat.role == Role::kLauncher) return name_of(seat.role);
+  return format("%s %u", name_of(seat.role), seat.rank);
+}
+
+const char* name_of(DeathCause cause) {
+  switch (cause) {
+    case DeathCause::kOwn:
+      return "crash";
+    case DeathCause::kRehearsal:
+      return "rehearsal";
+    case DeathCause::kRequested:
+      return "requested";
+    case DeathCause::kHeartbeat:
+      return "heartbeat_timeout";
+    case DeathCause::kStartTimeout:
+      return "start_timeout";
+    case DeathCause::kStop:
+      return "stop";
+  }
+  return "?";
+}
+
+const char* name_of(SeatState state) {
+  switch (state) {
+    case SeatState::kWaiting:
+      return "waiting";
+    case SeatState::kBackoff:
+      return "restarting";
+    case SeatState::kStarting:
+      return "starting";
+    case SeatState::kRunning:
+      return "running";
+    case SeatState::kDying:
+      return "dying";
+    case SeatState::kEnded:
+      return "ended";
+  }
+  return "?";
+}
+
+const char* name_of(Ending ending) {
+  switch (ending) {
+    case Ending::kNone:
+      return "none";
+    case Ending::kCompleted:
+      return "completed";
+    case Ending::kStopped:
+      return "stopped";
+    case Ending::kRestartIntensity:
+      return "restart_intensity_exceeded";
+    case Ending::kFatalExit:
+      return "fatal_exit";
+    case Ending::kSpawnFailed:
+      return "spawn_failed";
+  }
+  return "?";
+}
+
+}  // namespace optlease

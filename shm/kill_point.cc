@@ -1,0 +1,67 @@
+#include "shm/kill_point.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace optlease {
+namespace {
+
+struct KillPoint {
+  std::string name;
+  uint64_t occurrence = 0;
+  std::atomic<uint64_t> visits{0};
+};
+
+KillPoint& armed_point() {
+  static KillPoint point;
+  return point;
+}
+
+// True where the specification names a point.
+bool parse_into(const char* specification, KillPoint* point) {
+  point->name.clear();
+  point->occurrence = 1;
+  point->visits.store(0);
+  if (specification == nullptr || *specification == '\0') return false;
+  const char* colon = std::strrchr(specification, ':');
+  if (colon == nullptr) {
+    point->name = specification;
+    return true;
+  }
+  char* end = nullptr;
+  const unsigned long long occurrence = std::strtoull(colon + 1, &end, 10);
+  if (occurrence == 0 || end == colon + 1 || *end != '\0') {
+    std::fprintf(stderr, "OPTLEASE_KILL_POINT=%s: the occurrence is no number from 1; ignored\n",
+                 specification);
+    return false;
+  }
+  point->name.assign(specification, static_cast<size_t>(colon - specification));
+  point->occurrence = occurrence;
+  return true;
+}
+
+}  // namespace
+
+// The environment is read once, when the program starts: the points themselves then cost one load.
+std::atomic<uint32_t> g_kill_points_armed{
+    parse_into(std::getenv("OPTLEASE_KILL_POINT"), &armed_point()) ? 1u : 0u};
+
+void arm_kill_point(const char* specification) {
+  g_kill_points_armed.store(parse_into(specification, &armed_point()) ? 1u : 0u);
+}
+
+void visit_kill_point(const char* name) {
+  KillPoint& point = armed_point();
+  if (point.name != name) return;
+  if (point.visits.fetch_add(1) + 1 != point.occurrence) return;
+  ::kill(::getpid(), SIGKILL);
+  // The signal is delivered before kill returns to its own process; nothing runs past it.
+  std::abort();
+}
+
+}  // namespace optlease

@@ -1,0 +1,27 @@
+// Named places at which a process can be told to die, so that tests can stand at every instant of a
+// write. Compiled in always; a branch on one word when OPTLEASE_KILL_POINT is not set. It decides
+// nothing and frees nothing: the process ends by SIGKILL, as a real one would.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace optlease {
+
+// 1: the environment named a point when this process first asked. Read through KILL_POINT only.
+extern std::atomic<uint32_t> g_kill_points_armed;
+
+// Counts a visit of `name`; raises SIGKILL on this process at the occurrence that
+// OPTLEASE_KILL_POINT="name:occurrence" (from 1; ":1" may be left out) names.
+void visit_kill_point(const char* name);
+
+// For forked tests: what the environment variable would say. Null disarms.
+void arm_kill_point(const char* specification);
+
+}  // namespace optlease
+
+#define KILL_POINT(name)                                                                       \
+  do {                                                                                         \
+    if (::optlease::g_kill_points_armed.load(std::memory_order_relaxed) != 0) [[unlikely]]     \
+      ::optlease::visit_kill_point(name);                                                      \
+  } while (false)

@@ -1,0 +1,19 @@
+// Takes the space of a file before anybody maps it, so that a full file system is an error value and
+// never a SIGBUS. Used for segments and memfds; it maps nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "shm/contract/status.h"
+
+namespace optlease {
+
+// Gives `fd` (an empty file) `bytes` of reserved, zero-filled space. `what` names it in the error:
+// NoSpace with needed, free and the place to look.
+Status reserve_space(int fd, uint64_t bytes, const std::string& what);
+
+// Bytes free on the file system that holds `fd`.
+Result<uint64_t> free_bytes_of(int fd);
+
+}  // namespace optlease

@@ -1,0 +1,218 @@
+// The actor's decisions, without sockets, clocks or streams.
+#include "actors/gpu_actor/step_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace optlease {
+namespace {
+
+using Kind = NextAction::Kind;
+
+// A rank of `chunk_count` chunks whose versions and published steps the test moves.
+class MachineTest : public testing::Test {
+ protected:
+  void make(bool own_gradients, int64_t steps = 10) {
+    ChunkFacts facts;
+    facts.behind = [this](Step step) { return where([&](size_t c) { return versions[c] < step; }); };
+    facts.unpublished = [this](Step step) { return where([&](size_t c) { return published[c] != step; }); };
+    facts.skipped = [this](Step step) { return step == skipped_step; };
+    machine = std::make_unique<StepMachine>(steps, own_gradients, std::move(facts));
+  }
+  template <class Wanted>
+  std::vector<uint32_t> where(Wanted wanted) {
+    std::vector<uint32_t> chunks;
+    for (uint32_t c = 0; c < versions.size(); ++c) {
+      if (wanted(c)) chunks.push_back(c);
+    }
+    return chunks;
+  }
+  // The actions of one turn; time moves by a second so that repeats are due.
+  std::vector<NextAction> turn() { return machine->next(now_ms += 1000); }
+  static const NextAction* find(const std::vector<NextAction>& actions, Kind kind) {
+    for (const NextAction& action : actions) {
+      if (action.kind == kind) return &action;
+    }
+    return nullptr;
+  }
+  void finish_run(Step step) {
+    for (auto& version : versions) version = std::max(version, step);
+    std::fill(published.begin(), published.end(), step);
+    machine->on_run_over();
+  }
+  GoOrder order(bool gather, Step step) { return {gather, machine->group_epoch(), step, {1, 1}}; }
+  // Attached at committed step `c` with everything published, in group 7.
+  void settle(Step c) {
+    std::fill(versions.begin(), versions.end(), c);
+    std::fill(published.begin(), published.end(), c);
+    machine->on_welcome(c, kNoStep);
+    machine->on_group_formed(7);
+    machine->on_order(order(true, c));
+    ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
+    machine->on_gathered(7, c);
+    ASSERT_EQ(machine->published(), c);
+  }
+
+  std::vector<Step> versions = {kNoStep, kNoStep, kNoStep};
+  std::vector<Step> published = {kNoStep, kNoStep, kNoStep};
+  Step skipped_step = kNoStep;
+  uint64_t now_ms = 0;
+  std::unique_ptr<StepMachine> machine;
+};
+
+TEST_F(MachineTest, DoesNothingBeforeItIsAttached) {
+  make(true);
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(machine->phase(), Phase::kStarting);
+}
+
+TEST_F(MachineTest, InitialisesOnlyTheChunksThatWereNeverWritten) {
+  make(false);
+  versions = {0, kNoStep, 0};
+  machine->on_welcome(kNoStep, kNoStep);
+  const auto actions = turn();
+  const NextAction* run = find(actions, Kind::kStartRun);
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->run, RunKind::kInitialise);
+  EXPECT_EQ(run->chunks, std::vector<uint32_t>{1});
+  EXPECT_EQ(find(turn(), Kind::kStartRun), nullptr) << "a run was started twice";
+}
+
+TEST_F(MachineTest, ARestartedActorFinishesTheOpenStepWithoutGradientsOrGroup) {
+  make(false);
+  versions = {5, 4, 4};
+  machine->on_welcome(4, 5);
+  const auto actions = turn();
+  const NextAction* run = find(actions, Kind::kStartRun);
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->run, RunKind::kUpdate);
+  EXPECT_EQ(run->step, 5);
+  EXPECT_EQ(run->chunks, (std::vector<uint32_t>{1, 2}));
+  EXPECT_FALSE(machine->quiet());
+}
+
+TEST_F(MachineTest, RepublishesWhatItDidNotWriteItselfBeforeItGathers) {
+  make(false);
+  versions = {5, 5, 5};
+  published = {kNoStep, 5, kNoStep};
+  machine->on_welcome(5, kNoStep);
+  machine->on_group_formed(3);
+  machine->on_order(order(true, 5));
+  auto actions = turn();
+  const NextAction* run = find(actions, Kind::kStartRun);
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->run, RunKind::kRepublish);
+  EXPECT_EQ(run->chunks, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(find(actions, Kind::kRunCollective), nullptr) << "gathered an incomplete shard";
+  finish_run(5);
+  actions = turn();
+  EXPECT_NE(find(actions, Kind::kRunCollective), nullptr);
+}
+
+TEST_F(MachineTest, RepeatsReadyUntilTheOrderComes) {
+  make(false);
+  settle(4);
+  EXPECT_TRUE(machine->quiet());
+  machine->on_gradients(5);
+  EXPECT_FALSE(machine->quiet());
+  EXPECT_NE(find(turn(), Kind::kSendReady), nullptr);
+  EXPECT_EQ(find(machine->next(now_ms + 1), Kind::kSendReady), nullptr) << "repeated at once";
+  EXPECT_NE(find(turn(), Kind::kSendReady), nullptr);
+  machine->on_order(order(false, 5));
+  const auto actions = turn();
+  EXPECT_EQ(find(actions, Kind::kSendReady), nullptr);
+  EXPECT_NE(find(actions, Kind::kRunCollective), nullptr);
+}
+
+TEST_F(MachineTest, SaysReadyAgainAfterTheGroupBroke) {
+  make(false);
+  settle(4);
+  machine->on_gradients(5);
+  turn();
+  machine->on_order(order(false, 5));
+  ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_group_broken(7);
+  machine->on_collective_failed();
+  EXPECT_NE(find(turn(), Kind::kSendReady), nullptr);
+}
+
+TEST_F(MachineTest, IgnoresOrdersAndResultsOfAGroupThatIsGone) {
+  make(false);
+  settle(4);
+  machine->on_gradients(5);
+  machine->on_group_broken(7);
+  machine->on_order({false, 7, 5, {1, 1}});
+  EXPECT_EQ(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_group_formed(8);
+  machine->on_reduced(7, 5);
+  EXPECT_EQ(find(turn(), Kind::kSendRecord), nullptr) << "a record of a broken group was sent";
+}
+
+TEST_F(MachineTest, RepeatsTheRecordUntilTheStepIsOpenAndThenStreams) {
+  make(false);
+  settle(4);
+  machine->on_gradients(5);
+  machine->on_order(order(false, 5));
+  turn();
+  machine->on_reduced(7, 5);
+  EXPECT_NE(find(turn(), Kind::kSendRecord), nullptr);
+  EXPECT_NE(find(turn(), Kind::kSendRecord), nullptr);
+  EXPECT_EQ(machine->phase(), Phase::kWaitOpen);
+  machine->on_step_open(5);
+  const auto actions = turn();
+  EXPECT_EQ(find(actions, Kind::kSendRecord), nullptr);
+  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
+  EXPECT_EQ(machine->phase(), Phase::kStream);
+}
+
+TEST_F(MachineTest, ASkippedStepStreamsNothing) {
+  make(false);
+  settle(4);
+  skipped_step = 5;
+  machine->on_gradients(5);
+  machine->on_step_open(5);
+  EXPECT_EQ(find(turn(), Kind::kStartRun), nullptr);
+}
+
+TEST_F(MachineTest, FillsItsOwnGradientsOnceAStepAndStopsAfterTheLast) {
+  make(true, 5);
+  settle(4);
+  auto actions = turn();
+  const NextAction* fill = find(actions, Kind::kFillGradients);
+  ASSERT_NE(fill, nullptr);
+  EXPECT_EQ(fill->step, 5);
+  EXPECT_EQ(find(turn(), Kind::kFillGradients), nullptr);
+  machine->on_gradients(5);
+  machine->on_step_open(5);
+  turn();
+  finish_run(5);
+  machine->on_step_committed(5);
+  machine->on_order(order(true, 5));
+  ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_gathered(7, 5);
+  EXPECT_EQ(find(turn(), Kind::kFillGradients), nullptr) << "went past the last step";
+  EXPECT_TRUE(machine->finished(5));
+}
+
+TEST_F(MachineTest, DoesNotReduceWhileItStillFillsItsBuffer) {
+  make(true);
+  settle(4);
+  ASSERT_NE(find(turn(), Kind::kFillGradients), nullptr);
+  machine->on_order(order(false, 5));
+  EXPECT_EQ(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_gradients(5);
+  EXPECT_NE(find(turn(), Kind::kRunCollective), nullptr);
+}
+
+TEST_F(MachineTest, NothingStartsWhileDetached) {
+  make(true);
+  settle(4);
+  machine->on_detached();
+  EXPECT_TRUE(turn().empty());
+  machine->on_welcome(4, kNoStep);
+  EXPECT_FALSE(turn().empty());
+}
+
+}  // namespace
+}  // namespace optlease

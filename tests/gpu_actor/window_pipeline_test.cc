@@ -1,0 +1,183 @@
+// The pipeline over the real store, lease table and CPU device, against the resident oracle: the same
+// updates on plain arrays.
+#include "actors/gpu_actor/window_pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "kernels/adam_math.h"
+#include "tests/support/in_process_job.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kElements = 50'003;  // uneven: the last chunk is short
+
+GroupParams adamw() {
+  return {1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
+}
+
+std::vector<float> gradients(Step step, uint64_t elements) {
+  std::mt19937_64 random(static_cast<uint64_t>(step) * 7919);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(elements);
+  for (float& value : values) value = normal(random) * std::pow(10.0f, static_cast<float>(step % 4) - 2);
+  values[0] = 0;
+  values[1] = 1e-39f;
+  return values;
+}
+
+float initial_value(uint64_t element) { return static_cast<float>(element % 1013) * 1e-3f - 0.5f; }
+
+Status fill_initial(uint32_t, ElementRange range, float* main) {
+  for (uint64_t i = range.begin; i < range.end; ++i) main[i - range.begin] = initial_value(i);
+  return Status::ok();
+}
+
+struct Resident {
+  std::vector<float> main, exp_avg, exp_avg_sq;
+};
+
+Resident resident_run(Step steps, uint64_t elements) {
+  Resident state{std::vector<float>(elements), std::vector<float>(elements), std::vector<float>(elements)};
+  for (uint64_t i = 0; i < elements; ++i) state.main[i] = initial_value(i);
+  for (Step step = 1; step <= steps; ++step) {
+    const AdamFactors factors = make_adam_factors(adamw(), step, 0.5f);
+    const std::vector<float> grads = gradients(step, elements);
+    for (uint64_t i = 0; i < elements; ++i) {
+      adam_element(state.main[i], state.exp_avg[i], state.exp_avg_sq[i], grads[i], factors);
+    }
+  }
+  return state;
+}
+
+void expect_same_bits(const std::vector<float>& found, const std::vector<float>& expected, const char* name) {
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << name;
+}
+
+void expect_resident(const InProcessJob& job, const Resident& oracle) {
+  expect_same_bits(job.array(0), oracle.main, "main");
+  expect_same_bits(job.array(1), oracle.exp_avg, "exp_avg");
+  expect_same_bits(job.array(2), oracle.exp_avg_sq, "exp_avg_sq");
+}
+
+Status step_once(InProcessJob& job, Step step, const std::function<bool()>& stop = {}) {
+  const AdamFactors factors = make_adam_factors(adamw(), step, 0.5f);
+  const std::vector<float> grads = gradients(step, job.shape().elements);
+  const Status status = job.run(RunKind::kUpdate, step, factors, grads.data(), {}, stop);
+  if (!status.is_ok()) job.restart_actor();  // ends the streams before the gradients go away
+  return status;
+}
+
+void initialise(InProcessJob& job) {
+  ASSERT_TRUE(job.run(RunKind::kInitialise, 0, {}, nullptr, fill_initial).is_ok());
+}
+
+class PipelineShapes : public testing::TestWithParam<InProcessShape> {};
+
+TEST_P(PipelineShapes, GivesTheResidentBits) {
+  InProcessJob job(GetParam());
+  initialise(job);
+  for (Step step = 1; step <= 4; ++step) ASSERT_TRUE(step_once(job, step).is_ok());
+  expect_resident(job, resident_run(4, kElements));
+  // FP32 parameters are the main weights.
+  EXPECT_EQ(std::memcmp(job.params().data(), job.array(0).data(), job.params().size()), 0);
+  const auto slots = job.leases().free_slots(InProcessJob::kRank);
+  EXPECT_EQ(slots + job.arena().chunks.size(), job.arena().slot_count) << "a slot was lost";
+}
+
+TEST_P(PipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
+  const Resident oracle = resident_run(3, kElements);
+  std::mt19937 random(20261129);
+  for (int attempt = 0; attempt < 12; ++attempt) {
+    InProcessJob job(GetParam());
+    initialise(job);
+    for (Step step = 1; step <= 3; ++step) {
+      int turns_left = static_cast<int>(random() % 40);
+      (void)step_once(job, step, [&] { return turns_left-- == 0; });
+      ASSERT_TRUE(step_once(job, step).is_ok());
+    }
+    expect_resident(job, oracle);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, PipelineShapes,
+    testing::Values(InProcessShape{kElements, 0, 1, 1, 1}, InProcessShape{kElements, 64 << 10, 1, 2, 3},
+                    InProcessShape{kElements, 64 << 10, 3, 1, 2}, InProcessShape{kElements, 20 << 10, 4, 3, 4},
+                    InProcessShape{kElements, 768, 16, 2, 3}, InProcessShape{kElements, 100 << 10, 2, 5, 1}));
+
+TEST(WindowPipeline, RepublishesTheCommittedMainWeights) {
+  InProcessJob job({kElements, 64 << 10, 2, 2, 3, DType::kBF16});
+  initialise(job);
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const std::vector<char> written = job.params();
+  std::memset(const_cast<char*>(job.params().data()), 0xee, job.params().size());
+  ASSERT_TRUE(job.run(RunKind::kRepublish, 1, {}, nullptr).is_ok());
+  EXPECT_EQ(job.params(), written);
+}
+
+TEST(WindowPipeline, StopsAtAFlippedBitAndNamesTheChunk) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  job.committed_slot(2)[1000] ^= 4;
+  const Status status = step_once(job, 1);
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("chunk 2 "), std::string::npos) << status.message();
+  ASSERT_EQ(job.corrupt.size(), 1u);
+  EXPECT_EQ(job.corrupt[0].chunk, 2u);
+  EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(2)), 0) << "corrupt bytes were committed";
+}
+
+TEST(WindowPipeline, NoticesAFlippedBitWhenItRepublishes) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  job.committed_slot(1)[300'0 % 512] ^= 1;
+  EXPECT_EQ(job.run(RunKind::kRepublish, 0, {}, nullptr).code(), StatusCode::kCorrupt);
+}
+
+TEST(WindowPipeline, StagingIsMadeOnceAndKeepsItsSize) {
+  InProcessJob job({kElements, 64 << 10, 2, 2, 3});
+  const uint64_t before = job.device().staging_bytes();
+  initialise(job);
+  for (Step step = 1; step <= 3; ++step) ASSERT_TRUE(step_once(job, step).is_ok());
+  EXPECT_EQ(job.device().staging_bytes(), before);
+  EXPECT_EQ(before, 3u * 2u * job.arena().slot_bytes);
+}
+
+TEST(WindowPipeline, PassesEveryRehearsalPhaseOfAStepOnceInOrder) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  job.phases.clear();
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const std::vector<std::pair<RehearsePhase, Step>> expected = {
+      {RehearsePhase::kBeforeLease, 1}, {RehearsePhase::kCopyIn, 1},  {RehearsePhase::kUpdate, 1},
+      {RehearsePhase::kCopyOut, 1},     {RehearsePhase::kBeforeCommit, 1}, {RehearsePhase::kAfterCommit, 1}};
+  EXPECT_EQ(job.phases, expected);
+}
+
+TEST(WindowPipeline, AFailingInitialStateIsReportedAndNotCommitted) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  const auto fail = [](uint32_t, ElementRange range, float* main) -> Status {
+    main[0] = 1;
+    return range.begin == 0 ? Status::ok() : Status(StatusCode::kNotFound, "no such tensor");
+  };
+  EXPECT_EQ(job.run(RunKind::kInitialise, 0, {}, nullptr, fail).code(), StatusCode::kNotFound);
+  EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(1)), kNoStep);
+}
+
+TEST(WindowPipeline, CountsTheBytesOfEachDirection) {
+  InProcessJob job({64 * 100, 64 * 12 * 10, 1, 2, 3});
+  initialise(job);
+  const DeviceCounters before = job.device().counters();
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const DeviceCounters after = job.device().counters();
+  EXPECT_EQ(after.bytes_in - before.bytes_in, 64u * 100u * 12u);
+  EXPECT_EQ(after.bytes_out - before.bytes_out, 64u * 100u * 12u);
+}
+
+}  // namespace
+}  // namespace optlease

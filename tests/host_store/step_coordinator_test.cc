@@ -1,0 +1,286 @@
+// The step coordinator, rule by rule.
+#include "actors/host_store/step_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace optlease {
+namespace {
+
+using Kind = StoreAction::Kind;
+
+class StepCoordinatorTest : public testing::Test {
+ protected:
+  // Two ranks of two chunks, step 0 committed and gathered.
+  static CoordinatorFacts facts(Step committed) {
+    return {.epoch = StoreEpoch{3},
+            .step_committed = committed,
+            .ranks = {{.chunk_count = 2}, {.chunk_count = 2}}};
+  }
+  void start(const CoordinatorFacts& facts) { coordinator_.emplace(facts); }
+  void attach_all(Step published) {
+    for (uint32_t r = 0; r < 2; ++r) c().on_attached(Rank{r}, published, false);
+  }
+  void ready_all(Step step) {
+    for (uint32_t r = 0; r < 2; ++r) c().on_ready(Rank{r}, step);
+  }
+  void record_all(Step step, bool skipped = false) {
+    for (uint32_t r = 0; r < 2; ++r) c().on_record(Rank{r}, step, skipped);
+  }
+  StepCoordinator& c() { return *coordinator_; }
+  // The kinds that advance() returns.
+  std::vector<Kind> kinds(uint64_t now_ms = 0) {
+    actions_ = c().advance(now_ms);
+    std::vector<Kind> out;
+    for (const StoreAction& action : actions_) out.push_back(action.kind);
+    return out;
+  }
+  using Kinds = std::vector<Kind>;
+
+  std::optional<StepCoordinator> coordinator_;
+  std::vector<StoreAction> actions_;
+};
+
+TEST_F(StepCoordinatorTest, FormsAGroupOnceEveryRankIsAttached) {
+  start(facts(0));
+  c().on_attached(Rank{0}, 0, false);
+  EXPECT_EQ(kinds(), Kinds{});
+  c().on_attached(Rank{1}, 0, false);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed});
+  EXPECT_EQ(actions_[0].group_epoch, (uint64_t{3} << 32) | 1);
+  EXPECT_EQ(kinds(), Kinds{}) << "nothing is said twice";
+}
+
+TEST_F(StepCoordinatorTest, BreaksTheGroupWhenARankIsLostAndFormsAnotherWhenItIsBack) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  c().on_lost(Rank{1});
+  EXPECT_EQ(kinds(), Kinds{Kind::kGroupBroken});
+  c().on_lost(Rank{1});
+  EXPECT_EQ(kinds(), Kinds{}) << "a repeated loss is none";
+  c().on_attached(Rank{1}, 0, false);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed});
+  EXPECT_EQ(actions_[0].group_epoch, (uint64_t{3} << 32) | 2) << "never repeated";
+}
+
+TEST_F(StepCoordinatorTest, FormsTheGroupAnewWhenAnAttachedRankSaysHelloAgain) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  ready_all(1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+  c().on_attached(Rank{0}, 0, true);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed, Kind::kGoReduce}))
+      << "what it was ready for stays";
+}
+
+TEST_F(StepCoordinatorTest, InitialisesWithoutRecordsThenGathers) {
+  start(facts(kNoStep));
+  EXPECT_EQ(c().lease_step(), 0);
+  attach_all(kNoStep);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed});
+  c().on_chunks(Rank{0}, 0, 2);
+  c().on_chunks(Rank{1}, 0, 1);
+  EXPECT_EQ(kinds(), Kinds{});
+  c().on_chunks(Rank{1}, 0, 1);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kCommitStep, Kind::kGoGather}));
+  EXPECT_EQ(actions_[1].needs, (std::vector<uint8_t>{1, 1}));
+  EXPECT_EQ(c().lease_step(), kNoStep);
+}
+
+TEST_F(StepCoordinatorTest, WalksOneWholeStep) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  c().on_ready(Rank{0}, 1);
+  EXPECT_EQ(kinds(), Kinds{});
+  c().on_ready(Rank{1}, 1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 1}));
+  c().on_record(Rank{0}, 1, false);
+  EXPECT_EQ(kinds(), Kinds{});
+  EXPECT_EQ(c().lease_step(), kNoStep);
+  c().on_record(Rank{1}, 1, false);
+  EXPECT_EQ(kinds(), Kinds{Kind::kStepOpen});
+  EXPECT_EQ(c().lease_step(), 1);
+  c().on_chunks(Rank{0}, 1, 2);
+  c().on_chunks(Rank{1}, 1, 2);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kCommitStep, Kind::kGoGather}));
+  EXPECT_TRUE(c().on_published(Rank{0}, 1));
+  c().on_ready(Rank{0}, 2);
+  c().on_ready(Rank{1}, 2);
+  EXPECT_EQ(kinds(), Kinds{}) << "a gather that somebody needs goes first";
+  EXPECT_TRUE(c().on_published(Rank{1}, 1));
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+}
+
+TEST_F(StepCoordinatorTest, CommitsOnlyWhenEveryOlderIncarnationIsReaped) {
+  start(facts(0));
+  attach_all(0);
+  record_all(1);
+  c().on_older_reaped(Rank{1}, false);
+  c().on_chunks(Rank{0}, 1, 2);
+  c().on_chunks(Rank{1}, 1, 2);
+  kinds();
+  EXPECT_EQ(c().step_committed(), 0);
+  c().on_older_reaped(Rank{1}, true);
+  kinds();
+  EXPECT_EQ(c().step_committed(), 1);
+}
+
+TEST_F(StepCoordinatorTest, OrdersTheReductionOnlyForRanksWithoutARecord) {
+  start(facts(0));
+  attach_all(0);
+  ready_all(1);
+  kinds();
+  c().on_record(Rank{1}, 1, false);
+  c().on_lost(Rank{0});
+  c().on_attached(Rank{0}, kNoStep, false);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed, Kind::kGoGather}));
+  EXPECT_EQ(actions_[2].needs, (std::vector<uint8_t>{1, 0}));
+  EXPECT_TRUE(c().on_published(Rank{0}, 0));
+  EXPECT_EQ(kinds(), Kinds{}) << "the new incarnation is not ready yet";
+  c().on_ready(Rank{0}, 1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 0}));
+}
+
+TEST_F(StepCoordinatorTest, TakesARecordAsReadiness) {
+  start(facts(0));  // a restarted store: rank 0 repeats its record, rank 1 its readiness
+  attach_all(0);
+  kinds();
+  c().on_record(Rank{0}, 1, false);
+  c().on_ready(Rank{1}, 1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{0, 1}));
+}
+
+TEST_F(StepCoordinatorTest, FinishesAnOpenStepAfterARestartWithoutGroupOrGradients) {
+  CoordinatorFacts recovered = facts(4);
+  recovered.ranks = {{2, 2, true, false}, {2, 1, true, false}};
+  start(recovered);
+  EXPECT_EQ(c().step_open(), 5);
+  EXPECT_EQ(c().chunks_done(Rank{1}), 1u);
+  c().on_attached(Rank{1}, 4, false);
+  c().on_chunks(Rank{1}, 5, 1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kCommitStep});
+}
+
+TEST_F(StepCoordinatorTest, AppliesASkippedStepOnceAndAgainAfterARestart) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  record_all(1, true);
+  EXPECT_EQ(kinds(),
+            (Kinds{Kind::kStepOpen, Kind::kApplySkip, Kind::kCommitStep, Kind::kGoGather}));
+  CoordinatorFacts recovered = facts(4);
+  recovered.ranks = {{2, 2, true, true}, {2, 1, true, true}};
+  start(recovered);
+  EXPECT_EQ(c().lease_step(), kNoStep) << "a skipped step has nothing to write";
+  EXPECT_EQ(kinds(), (Kinds{Kind::kApplySkip, Kind::kCommitStep}));
+}
+
+TEST_F(StepCoordinatorTest, DoesNotGatherTheCommittedStepWhileTheNextIsOpen) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  record_all(1);
+  kinds();
+  c().on_lost(Rank{0});
+  c().on_attached(Rank{0}, kNoStep, false);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed}));
+}
+
+TEST_F(StepCoordinatorTest, RefusesWhatBelongsToAnotherStep) {
+  start(facts(4));
+  EXPECT_EQ(c().check_ready(4).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().check_ready(6).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().may_record(4).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().may_record(6).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().on_published(Rank{0}, 3).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().on_published(Rank{0}, 5).code(), StatusCode::kStaleStep);
+  start(facts(kNoStep));
+  EXPECT_EQ(c().check_ready(0).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().on_published(Rank{0}, kNoStep).code(), StatusCode::kStaleStep);
+}
+
+TEST_F(StepCoordinatorTest, GrantsAHoldAtTheBoundaryAndReducesNothingUntilItEnds) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  ready_all(1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+  const uint64_t hold = c().hold(100, 0);
+  EXPECT_EQ(kinds(), Kinds{}) << "the step is being reduced";
+  record_all(1);
+  c().on_chunks(Rank{0}, 1, 2);
+  c().on_chunks(Rank{1}, 1, 2);
+  EXPECT_EQ(kinds(1),
+            (Kinds{Kind::kStepOpen, Kind::kCommitStep, Kind::kHoldGranted, Kind::kGoGather}));
+  EXPECT_EQ(actions_[2].step, 1);
+  EXPECT_TRUE(c().on_published(Rank{0}, 1));
+  EXPECT_TRUE(c().on_published(Rank{1}, 1));
+  ready_all(2);
+  EXPECT_EQ(kinds(2), Kinds{});
+  EXPECT_EQ(c().may_record(2).code(), StatusCode::kBusy);
+  EXPECT_TRUE(c().renew_hold(hold, 100, 50));
+  EXPECT_EQ(c().next_deadline_ms(), 150u);
+  EXPECT_EQ(kinds(149), Kinds{});
+  EXPECT_EQ(kinds(150), (Kinds{Kind::kHoldEnded, Kind::kGoReduce}));
+  EXPECT_EQ(c().renew_hold(hold, 100, 151).code(), StatusCode::kNotFound);
+}
+
+TEST_F(StepCoordinatorTest, ReducesAgainWhenAHoldIsReleased) {
+  start(facts(0));
+  attach_all(0);
+  const uint64_t hold = c().hold(100, 0);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupFormed, Kind::kHoldGranted}));
+  ready_all(1);
+  EXPECT_EQ(kinds(), Kinds{});
+  EXPECT_TRUE(c().release_hold(hold));
+  EXPECT_EQ(c().release_hold(hold).code(), StatusCode::kNotFound);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+}
+
+TEST_F(StepCoordinatorTest, StopsAtTheBoundaryOnceItsParametersAreGathered) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  record_all(1);
+  kinds();
+  c().stop(1000, 0);
+  EXPECT_EQ(kinds(1), Kinds{});
+  c().on_chunks(Rank{0}, 1, 2);
+  c().on_chunks(Rank{1}, 1, 2);
+  EXPECT_EQ(kinds(2), (Kinds{Kind::kCommitStep, Kind::kGoGather}));
+  ASSERT_TRUE(c().on_published(Rank{0}, 1));
+  ASSERT_TRUE(c().on_published(Rank{1}, 1));
+  ready_all(2);
+  EXPECT_EQ(kinds(3), Kinds{Kind::kStop});
+  EXPECT_EQ(actions_[0].step, 1);
+  EXPECT_EQ(kinds(4), Kinds{}) << "it stops once";
+}
+
+TEST_F(StepCoordinatorTest, StopsInTheMiddleOfAStepWhenItsTimeIsOver) {
+  start(facts(0));
+  attach_all(0);
+  kinds();
+  record_all(1);
+  kinds();
+  c().stop(1000, 5);
+  c().stop(9000, 6);
+  EXPECT_EQ(c().next_deadline_ms(), 1005u) << "the first stop counts";
+  EXPECT_EQ(kinds(1004), Kinds{});
+  EXPECT_EQ(kinds(1005), Kinds{Kind::kStop});
+}
+
+TEST_F(StepCoordinatorTest, StopsAtOnceWhereNobodyIsAttachedAndNothingIsOpen) {
+  start(facts(kNoStep));
+  c().stop(1000, 0);
+  EXPECT_EQ(kinds(), Kinds{Kind::kStop});
+}
+
+}  // namespace
+}  // namespace optlease

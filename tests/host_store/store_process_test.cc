@@ -1,0 +1,199 @@
+// The host store as a real process: kills, refusals, ends.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "tests/host_store/store_process.h"
+
+namespace optlease {
+namespace {
+
+int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
+
+TEST(HostStoreProcess, CommitsStepsOverSockets) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(6));
+  EXPECT_EQ(job.check(6), "");
+}
+
+// Fault case 10.
+TEST(HostStoreProcess, SurvivesSigkillAtRandomMomentsWithExactVersionsAndNoLostSlot) {
+  const char* fixed = std::getenv("OPTLEASE_TEST_SEED");
+  const uint64_t seed =
+      fixed != nullptr ? std::strtoull(fixed, nullptr, 0) : std::random_device{}();
+  std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(0));
+  constexpr int kKills = 25;
+  for (int kill = 0; kill < kKills; ++kill) {
+    const int64_t until = now_us() + static_cast<int64_t>(random() % 40000);
+    while (now_us() < until) job.turn(1000);
+    const int status = job.kill(SIGKILL);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "it ended by itself before kill " << kill;
+    job.start(false);
+  }
+  const Step last = job.actor(0).view()->step_committed() + 5;
+  ASSERT_TRUE(job.run_until_published(last));
+  EXPECT_EQ(job.check(last), "");
+  EXPECT_EQ(job.actor(0).view()->header().store_epoch.load(), 1u + kKills);
+  const std::string reply = job.ask_status();
+  ASSERT_FALSE(reply.empty());
+  for (const RankStatus& rank : decode(reply).value().entries<RankStatus>()) {
+    EXPECT_EQ(rank.slots_quarantined, 0u);
+    EXPECT_EQ(rank.leases, 0u);
+  }
+}
+
+// Fault case 28.
+TEST(HostStoreProcess, ASecondStoreIsRefusedAndTheFirstGoesOn) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(1));
+  for (const bool create : {true, false}) {
+    const int status = job.run_to_end(create);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kAlreadyRunning));
+  }
+  ASSERT_TRUE(job.run_until_published(2));
+  EXPECT_EQ(job.check(2), "");
+  EXPECT_EQ(job.actor(0).view()->header().store_epoch.load(), job.actor(0).epoch());
+}
+
+// Fault case 21.
+TEST(HostStoreProcess, CreateRefusesAValidSegmentAndLeavesItAlone) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(2));
+  job.kill(SIGKILL);
+  const int refused = job.run_to_end(true);
+  ASSERT_TRUE(WIFEXITED(refused));
+  EXPECT_EQ(WEXITSTATUS(refused), code(ExitCode::kStateExists));
+  job.start(false);
+  ASSERT_TRUE(job.run_until_published(3));
+  EXPECT_EQ(job.check(3), "");
+}
+
+TEST(HostStoreProcess, RecoveringNothingIsAnErrorOfItsOwn) {
+  StoreProcess job;
+  const int status = job.run_to_end(false);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kStateAbsent));
+}
+
+// Fault case 3: killed at each step of creation, the next --create makes it anew or says why not.
+TEST(HostStoreProcess, ACreatorKilledHalfWayIsFollowedByAFreshOne) {
+  for (const char* point :
+       {"store.control_made", "store.arena_made", "store.arena_written:2", "store.before_ready"}) {
+    StoreProcess job;
+    ::setenv("OPTLEASE_KILL_POINT", point, 1);
+    const int status = job.run_to_end(true);
+    ::unsetenv("OPTLEASE_KILL_POINT");
+    ASSERT_TRUE(WIFSIGNALED(status)) << point;
+    const bool trusted = std::string(point) != "store.control_made";
+    if (!trusted) {  // nothing says yet that it is ours: refused in words
+      const int refused = job.run_to_end(true);
+      ASSERT_TRUE(WIFEXITED(refused)) << point;
+      EXPECT_EQ(WEXITSTATUS(refused), code(ExitCode::kStateExists)) << point;
+      continue;
+    }
+    job.start(true);
+    job.add_actors();
+    ASSERT_TRUE(job.run_until_published(1)) << point;
+    EXPECT_EQ(job.check(1), "") << point;
+  }
+}
+
+TEST(HostStoreProcess, IsKilledAtEachInstantOfACommitAndLosesNothing) {
+  for (const char* point :
+       {"commit.entry_written:20", "commit.before_flip:25", "commit.flipped:30", "record.emptied:3",
+        "record.body_written:2", "record.written:2", "blob.bytes_written:3", "step_word.before:2",
+        "step_word.written:2", "commit_unchanged.flipped:3"}) {
+    StoreProcess job;
+    ::setenv("OPTLEASE_KILL_POINT", point, 1);
+    job.start(true);
+    ::unsetenv("OPTLEASE_KILL_POINT");
+    job.add_actors();
+    const Deadline deadline = Deadline::after_ms(30000);
+    while (::waitpid(job.pid(), nullptr, WNOHANG) == 0 && !deadline.passed()) job.turn(6);
+    ASSERT_FALSE(deadline.passed()) << point << " was never reached";
+    job.start(false);
+    ASSERT_TRUE(job.run_until_published(6)) << point;
+    EXPECT_EQ(job.check(6), "") << point;
+  }
+}
+
+// Fault case 24.
+TEST(HostStoreProcess, EndsAtOnceWithItsLauncher) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(1));
+  job.close_lifeline();
+  const int status = job.wait_for_end();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kLauncherLost));
+  EXPECT_EQ(job.check(1), "") << "the state stays";
+}
+
+TEST(HostStoreProcess, SigtermStopsAtTheStepBoundary) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(2));
+  ::kill(job.pid(), SIGTERM);
+  const Deadline deadline = Deadline::after_ms(30000);
+  while (!job.actor(0).stopped() && !deadline.passed()) job.turn(1000);
+  EXPECT_TRUE(job.actor(0).stopped());
+  const int status = job.wait_for_end();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kOk));
+  EXPECT_EQ(job.check(job.actor(0).view()->step_committed()), "");
+}
+
+// Fault case 8.
+TEST(HostStoreProcess, GoesOnWhenASegmentsNameIsRemoved) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(1));
+  Segment::unlink(job.names().arenas[1]);
+  const Deadline deadline = Deadline::after_ms(1500);
+  while (!deadline.passed()) job.turn(1);
+  ASSERT_TRUE(job.run_until_published(2));
+  EXPECT_EQ(job.check(2), "");
+}
+
+// Fault case 31.
+TEST(HostStoreProcess, GarbageFromStrangersStopsNothing) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(1));
+  std::mt19937_64 random(2);
+  for (const char* name : {"", "stranger", "r0.i1x", "tool.5", "r77.i1"}) {
+    Socket socket = job.connect(name);
+    for (int i = 0; i < 200; ++i) {
+      std::string frame(random() % 300, '\0');
+      for (char& byte : frame) byte = static_cast<char>(random());
+      (void)socket.send({"", frame}).is_ok();
+    }
+    job.turn(1);
+  }
+  ASSERT_TRUE(job.run_until_published(3));
+  EXPECT_EQ(job.check(3), "");
+  const std::string reply = job.ask("r77.i1", MessageKind::kHeartbeat, HeartbeatBody{});
+  ASSERT_FALSE(reply.empty());
+  EXPECT_EQ(decode(reply).value().kind, MessageKind::kRefused);
+}
+
+}  // namespace
+}  // namespace optlease

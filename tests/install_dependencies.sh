@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building and testing need and that are missing. Run as root or
+# with sudo at hand; does nothing, and needs no rights, where everything is there.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build pkg-config binutils      # the build; binutils: the vectorisation test
+  libboost-dev libzmq3-dev cppzmq-dev libspdlog-dev libtomlplusplus-dev libcli11-dev
+  nlohmann-json3-dev libxxhash-dev libgloo-dev   # the programs
+  libgtest-dev libgmock-dev libbenchmark-dev     # tests and benchmarks
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "dependencies: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || {
+    echo "dependencies: these packages are missing and neither root nor sudo is here: ${missing[*]}" >&2
+    exit 1
+  }
+  as_root=(sudo)
+fi
+echo "dependencies: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+       apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "dependencies: apt-get failed; its last lines are above" >&2
+  exit 1
+fi
+echo "dependencies: installed"

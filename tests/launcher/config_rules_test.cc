@@ -1,0 +1,212 @@
+// Rules between keys: each has a case that breaks it, at its place.
+#include <gtest/gtest.h>
+
+#include "tests/launcher/config_fixture.h"
+
+namespace optlease {
+namespace {
+
+// One broken rule: text after line 8 of kWholeJob and overrides, the place, key and words expected.
+struct Case {
+  const char* name;
+  const char* added;
+  const char* place;
+  const char* key;
+  const char* words;
+};
+
+void expect_refused(const Case& c, const std::vector<std::string>& overrides = {}) {
+  const Parsed parsed = parse_whole(c.added, overrides);
+  ASSERT_EQ(parsed.errors.size(), 1u) << c.name << "\n" << parsed.text;
+  EXPECT_EQ(parsed.errors[0].place, c.place) << c.name;
+  EXPECT_EQ(parsed.errors[0].key, c.key) << c.name;
+  EXPECT_NE(parsed.errors[0].text.find(c.words), std::string::npos)
+      << c.name << "\n" << parsed.text;
+}
+
+TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
+  const Case cases[] = {
+      {"fraction", "[offload]\nfraction = 0.5\n", "job.toml:10:12", "offload.fraction",
+       "found 0.5, allowed: 1.0. All optimizer state is offloaded"},
+      {"path without replay", "replay_path = \"g.{step}\"\n", "job.toml:9:15",
+       "gradients.replay_path", "replay_path belongs to \"replay\""},
+      {"nonfinite step past the end", "nonfinite_steps = [11]\n", "job.toml:9:19",
+       "gradients.nonfinite_steps", "found step 11, but job.steps is 10"},
+      {"command without its source", "[trainer]\ncommand = [\"x\"]\n", "job.toml:10:11",
+       "trainer.command", "this trainer would never be asked"},
+      {"environment without command", "[trainer]\nenvironment = { A = \"1\" }\n",
+       "job.toml:10:15", "trainer.environment", "there is no trainer.command"},
+      {"backoff", "[restart]\nbackoff_ms = 3000\n", "job.toml:10:14", "restart.backoff_ms",
+       "backoff_ms is 3000, but backoff_max_ms is 2000"},
+      {"longest backoff", "[restart]\nbackoff_max_ms = 1\n", "job.toml:10:18",
+       "restart.backoff_max_ms", "backoff_ms is 20, but backoff_max_ms is 1"},
+      {"rehearsal's rank", "[[rehearse]]\nrole = \"gpu_actor\"\nrank = 2\nstep = 1\nat_rank = 0\n",
+       "job.toml:11:8", "rehearse.0.rank", "found rank 2, but ranks.world_size is 2"},
+      {"rehearsal's at_rank", "[[rehearse]]\nrole = \"host_store\"\nstep = 1\nat_rank = 9\n",
+       "job.toml:12:11", "rehearse.0.at_rank", "found rank 9, but ranks.world_size is 2"},
+      {"rehearsal's step", "[[rehearse]]\nrole = \"host_store\"\nstep = 11\n", "job.toml:11:8",
+       "rehearse.0.step", "found step 11, but job.steps is 10"},
+      {"rehearsal without trainer", "[[rehearse]]\nrole = \"trainer\"\nstep = 1\n",
+       "job.toml:10:8", "rehearse.0.role", "there is no trainer.command"},
+      {"space's name", "[[spaces]]\nname = \"a b\"\n", "job.toml:10:8", "spaces.0.name",
+       "allowed: 1 to 63 letters, digits, '_' and '-'"},
+      {"space's rank", "[[spaces]]\nname = \"d\"\nranks = [0, 2]\n", "job.toml:11:9",
+       "spaces.0.ranks", "found rank 2, but ranks.world_size is 2: the last rank is 1"},
+      {"descending ranks", "[[spaces]]\nname = \"d\"\nranks = [1, 0]\n", "job.toml:11:9",
+       "spaces.0.ranks", "found rank 0 after rank 1, allowed: ascending, each once"},
+      {"no ranks", "[[spaces]]\nname = \"d\"\nranks = []\n", "job.toml:11:9", "spaces.0.ranks",
+       "found no rank"},
+      {"rank in no space", "[[spaces]]\nname = \"d\"\nranks = [1]\n", "job.toml:9:1", "spaces",
+       "rank 0 is in no space"},
+      {"empty space", "[[spaces]]\nname = \"d\"\n[[spaces]]\nname = \"e\"\n", "job.toml:12:8",
+       "spaces.1.name", "no parameter is in space 'e'"},
+  };
+  for (const Case& c : cases) expect_refused(c);
+}
+
+TEST(ConfigRules, RefuseTwoSpacesOfOneName) {
+  const Parsed parsed = parse_whole("[[spaces]]\nname = \"d\"\n[[spaces]]\nname = \"d\"\n");
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.text,
+            "job.toml:12:8: spaces.1.name: there is a space 'd' already");
+}
+
+TEST(ConfigRules, RefuseJobNamesThatNameNoDirectory) {
+  for (const char* name : {"", "a/b", "-a", "a b",
+                           "a234567890123456789012345678901234567890123456789"}) {
+    const Parsed parsed = parse_whole("", {"job.name=\"" + std::string(name) + "\""});
+    ASSERT_EQ(parsed.errors.size(), 1u) << name;
+    EXPECT_EQ(parsed.errors[0].key, "job.name") << name;
+    EXPECT_TRUE(parsed.errors[0].place.starts_with("--set job.name=")) << parsed.text;
+  }
+}
+
+TEST(ConfigRules, RefuseTheCudaDeviceInWordsWhereItIsNotBuiltIn) {
+  const Parsed parsed = parse_whole("", {"ranks.device=cuda"});
+  EXPECT_EQ(parsed.ok, cuda_is_built_in());
+  if (!parsed.ok) {
+    EXPECT_NE(parsed.text.find("this build has no CUDA device"), std::string::npos);
+  }
+}
+
+TEST(ConfigRules, RefuseReplayWithoutPathOrStep) {
+  const Parsed none = parse_whole("", {"gradients.source=replay"});
+  ASSERT_EQ(none.errors.size(), 1u) << none.text;
+  EXPECT_EQ(none.errors[0].place, "job.toml:7:1");
+  EXPECT_NE(none.text.find("gradients.replay_path: missing"), std::string::npos);
+  const Parsed one = parse_whole("replay_path = \"g\"\n", {"gradients.source=replay"});
+  ASSERT_EQ(one.errors.size(), 1u) << one.text;
+  EXPECT_EQ(one.errors[0].place, "job.toml:9:15");
+  EXPECT_TRUE(
+      parse_whole("replay_path = \"g\"\n", {"gradients.source=replay", "job.steps=1"}).ok);
+}
+
+TEST(ConfigRules, RefuseNonfiniteStepsOfGradientsThatAreNotSynthetic) {
+  const Parsed parsed = parse_whole("nonfinite_steps = [3]\n", {"gradients.source=trainer"});
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].place, "job.toml:9:19");
+}
+
+TEST(ConfigRules, RefuseATrainerWithoutAProgramOrWithABadVariable) {
+  const Parsed program =
+      parse_whole("[trainer]\ncommand = [\"\"]\n", {"gradients.source=trainer"});
+  EXPECT_EQ(program.text,
+            "job.toml:10:11: trainer.command: the first word, the program, is empty");
+  const Parsed variable =
+      parse_whole("[trainer]\ncommand = [\"x\"]\nenvironment = { \"A=B\" = \"1\" }\n",
+                  {"gradients.source=trainer"});
+  ASSERT_EQ(variable.errors.size(), 1u) << variable.text;
+  EXPECT_EQ(variable.errors[0].key, "trainer.environment.A=B");
+}
+
+// kWholeJob with a tensor table of one line, line 6, in place of model.elements.
+Parsed parse_table(const std::string& rows, const std::string& added = "") {
+  std::string text = kWholeJob;
+  text.replace(text.find("elements = 1000"), 15, "parameters = [ " + rows + " ]");
+  return parse_text(text + added);
+}
+
+TEST(ConfigRules, RefuseAModelThatIsEmptyOrGivenTwice) {
+  const Parsed empty = parse_text("[job]\nname = \"a\"\nsteps = 1\n[ranks]\nworld_size = 1\n");
+  ASSERT_EQ(empty.errors.size(), 1u) << empty.text;
+  EXPECT_EQ(empty.text,
+            "job.toml:1:1: model.parameters: the model is empty: give [[model.parameters]], "
+            "model.elements or model.source");
+  EXPECT_EQ(parse_table("").errors[0].place, "job.toml:6:14");
+  const Parsed twice = parse_whole("[[model.parameters]]\nname = \"w\"\nshape = [1]\n");
+  ASSERT_EQ(twice.errors.size(), 1u) << twice.text;
+  EXPECT_EQ(twice.errors[0].place, "job.toml:6:12");
+  const Parsed source = parse_whole("", {"model.source=m.safetensors"});
+  ASSERT_EQ(source.errors.size(), 1u) << source.text;
+  EXPECT_EQ(source.errors[0].key, "model.elements");
+}
+
+TEST(ConfigRules, RefuseParametersThatCannotBe) {
+  const struct {
+    const char* row;
+    const char* place;
+    const char* key;
+    const char* words;
+  } cases[] = {
+      {"{ name = \"\", shape = [1] }", "job.toml:6:25", "model.parameters.0.name",
+       "found 0 bytes, allowed: 1 to 191"},
+      {"{ name = \"w\", shape = [1,1,1,1,1,1,1,1,1] }", "job.toml:6:38",
+       "model.parameters.0.shape", "found 9 dimensions, allowed: at most 8"},
+      {"{ name = \"w\", shape = [1048576, 1048576, 1048576] }", "job.toml:6:38",
+       "model.parameters.0.shape", "above 2^46"},
+      {"{ name = \"w\", shape = [1], space = \"dens\" }", "job.toml:6:51",
+       "model.parameters.0.space", "there are: dense; did you mean 'dense'?"},
+      {"{ name = \"w\", shape = [1], init = \"ones\", std = 1 }", "job.toml:6:65",
+       "model.parameters.0.std", "std belongs to init = \"normal\""},
+      {"{ name = \"w\", shape = [1] }, { name = \"w\", shape = [2] }", "job.toml:6:54",
+       "model.parameters.1.name", "space 'dense' has a parameter 'w' already"},
+  };
+  for (const auto& c : cases) {
+    const Parsed parsed = parse_table(c.row);
+    ASSERT_EQ(parsed.errors.size(), 1u) << c.row << "\n" << parsed.text;
+    EXPECT_EQ(parsed.errors[0].place, c.place) << c.row;
+    EXPECT_EQ(parsed.errors[0].key, c.key) << c.row;
+    EXPECT_NE(parsed.errors[0].text.find(c.words), std::string::npos) << parsed.text;
+  }
+}
+
+TEST(ConfigRules, AllowOneNameInTwoSpaces) {
+  const Parsed parsed = parse_table(
+      "{ name = \"w\", shape = [1], space = \"a\" }, { name = \"w\", shape = [2], space = \"b\" }",
+      "[[spaces]]\nname = \"a\"\nranks = [0]\n[[spaces]]\nname = \"b\"\nranks = [1]\n");
+  EXPECT_TRUE(parsed.ok) << parsed.text;
+}
+
+TEST(ConfigRules, RefuseFirstValuesBesideASource) {
+  std::string text = kWholeJob;
+  text.replace(text.find("elements = 1000"), 15,
+               "source = \"m\"\nparameters = [{ name = \"w\", shape = [1], init = \"ones\" }]");
+  const Parsed parsed = parse_text(text);
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].key, "model.parameters.0.init");
+  EXPECT_TRUE(parsed.errors[0].place.starts_with("job.toml:7:")) << parsed.text;
+}
+
+TEST(ConfigRules, RefuseSeveralSpacesWhoseSharesOfASourceAreNotSaid) {
+  const Parsed parsed = parse_text(
+      "[job]\nname = \"a\"\nsteps = 1\n[ranks]\nworld_size = 1\n[model]\nsource = \"m\"\n"
+      "[[spaces]]\nname = \"x\"\n[[spaces]]\nname = \"y\"\n");
+  ASSERT_EQ(parsed.errors.size(), 2u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].place, "job.toml:9:8");
+  EXPECT_EQ(parsed.errors[1].place, "job.toml:11:8");
+}
+
+TEST(ConfigRules, ReportRulesOfOtherSectionsBesideWrongValues) {
+  const Parsed parsed = parse_whole("[offload]\nfraction = 0.5\n[optimizer]\nlr = \"x\"\n");
+  EXPECT_EQ(parsed.errors.size(), 2u) << parsed.text;
+}
+
+TEST(ConfigRules, TakePathsRelativeToTheFile) {
+  std::string text = kWholeJob;
+  text.replace(text.find("elements = 1000"), 15, "source = \"../models/m\"");
+  EXPECT_EQ(parse_text(text).config.model_source, "/models/m");
+  EXPECT_EQ(parse_text(text, {"model.source=/x/m"}).config.model_source, "/x/m");
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds Optlease and runs its tests. Installs what is missing first.
+#
+#   bash tests/run.sh                     the default: unit and system tests, preset release
+#   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
+#   bash tests/run.sh --long              200 seeded kill runs instead of a dozen
+#   bash tests/run.sh --label unit        only tests with that label (unit, system)
+#   bash tests/run.sh --seed N            the seed of the random kills (printed by every run)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=release
+label=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --preset) preset=$2; shift 2 ;;
+    --label) label=$2; shift 2 ;;
+    --long) export OPTLEASE_TEST_LONG=1; shift ;;
+    --seed) export OPTLEASE_TEST_SEED=$2; shift 2 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
+  esac
+done
+
+bash tests/install_dependencies.sh
+echo "configure: preset $preset"
+cmake --preset "$preset" -DOPTLEASE_TESTS=ON
+echo "build: $(nproc) jobs"
+cmake --build --preset "$preset" --parallel "$(nproc)"
+echo "test: preset $preset${label:+, label $label}"
+# Loopback and shared memory are the only things the tests touch; system tests run one at a time
+# (RUN_SERIAL), unit tests side by side.
+exec ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" ${label:+-L "$label"}

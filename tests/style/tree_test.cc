@@ -1,0 +1,171 @@
+// Rules about the tree itself: which layer may include which, sizes, and words that must not appear.
+// No exceptions list: what breaks a rule is changed, not excused.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = OPTLEASE_SOURCE_DIR;
+
+std::vector<fs::path> files_with(const std::set<std::string>& extensions) {
+  std::vector<fs::path> found;
+  for (const char* top : {"shm", "kernels", "actors", "launcher", "configs", "tests", "docs", "cmake", ".ci"}) {
+    if (!fs::exists(kRoot / top)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (entry.is_regular_file() && extensions.contains(entry.path().extension())) {
+        found.push_back(entry.path());
+      }
+    }
+  }
+  return found;
+}
+
+std::vector<fs::path> code_files() { return files_with({".h", ".cc", ".c", ".cu", ".cuh"}); }
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string relative(const fs::path& path) { return fs::relative(path, kRoot).string(); }
+
+// The layer of a file or include path; empty for what is no layer of ours.
+std::string layer_of(const std::string& path) {
+  static const std::vector<std::string> kLayers = {
+      "shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime",
+      "actors/host_store", "actors/gpu_actor", "actors/client", "actors/monitor", "actors/trainer",
+      "launcher"};
+  for (const std::string& layer : kLayers) {
+    if (path.starts_with(layer + "/")) return layer;
+  }
+  return {};
+}
+
+// What each layer may include besides itself: the arrows of docs/ARCHITECTURE.md.
+const std::map<std::string, std::set<std::string>> kBelow = {
+    {"shm/contract", {}},
+    {"shm", {"shm/contract"}},
+    {"kernels", {"shm/contract"}},
+    {"actors/wire", {"shm/contract"}},
+    {"actors/tensor_files", {"shm/contract"}},
+    {"actors/runtime", {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files"}},
+    {"actors/host_store", {"shm/contract", "shm", "kernels", "actors/wire", "actors/runtime"}},
+    {"actors/gpu_actor",
+     {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime"}},
+    {"actors/client", {"shm/contract", "shm", "actors/wire", "actors/runtime"}},
+    {"actors/monitor", {"shm/contract", "actors/wire", "actors/runtime"}},
+    // The trainer is a user of the C ABI and of number formats, nothing else.
+    {"actors/trainer", {"actors/client", "shm/contract", "kernels"}},
+    {"launcher",
+     {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime"}},
+};
+
+TEST(Tree, IncludesPointDown) {
+  const std::regex include("^\\s*#\\s*include\\s+\"([^\"]+)\"");
+  int seen = 0;
+  for (const fs::path& path : code_files()) {
+    const std::string layer = layer_of(relative(path));
+    if (layer.empty()) continue;
+    for (const std::string& line : lines_of(path)) {
+      std::smatch match;
+      if (!std::regex_search(line, match, include)) continue;
+      ++seen;
+      const std::string target = layer_of(match[1].str());
+      EXPECT_FALSE(target.empty()) << relative(path) << " includes " << match[1] << ": write it from the root";
+      EXPECT_TRUE(target == layer || kBelow.at(layer).contains(target))
+          << relative(path) << " includes " << match[1] << ": the arrow runs up";
+    }
+  }
+  EXPECT_GT(seen, 100) << "the test did not find the tree at " << kRoot;
+}
+
+TEST(Tree, TheContractNeedsOnlyTheStandardLibrary) {
+  const std::regex angled("^\\s*#\\s*include\\s+<([^>]+)>");
+  for (const fs::path& path : code_files()) {
+    if (layer_of(relative(path)) != "shm/contract") continue;
+    for (const std::string& line : lines_of(path)) {
+      std::smatch match;
+      if (!std::regex_search(line, match, angled)) continue;
+      EXPECT_EQ(match[1].str().find_first_of("/."), std::string::npos)
+          << relative(path) << " includes <" << match[1] << ">";
+    }
+  }
+}
+
+TEST(Tree, EachWrappedLibraryIsIncludedInOnePlace) {
+  const std::map<std::string, std::string> homes = {{"boost/interprocess", "shm/segment"},
+                                                    {"zmq", "actors/wire/socket"},
+                                                    {"gloo/", "actors/gpu_actor/gloo_"},
+                                                    {"spdlog", "actors/runtime/log"}};
+  for (const fs::path& path : code_files()) {
+    const std::string name = relative(path);
+    if (layer_of(name).empty()) continue;
+    for (const std::string& line : lines_of(path)) {
+      for (const auto& [library, home] : homes) {
+        if (line.starts_with("#include <" + library)) {
+          EXPECT_TRUE(name.starts_with(home)) << name << " includes " << library << ", which belongs to " << home;
+        }
+      }
+    }
+  }
+}
+
+TEST(Tree, FilesHaveAtMost400LinesOf100Columns) {
+  for (const fs::path& path : code_files()) {
+    const auto lines = lines_of(path);
+    EXPECT_LE(lines.size(), 400u) << relative(path);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      size_t columns = 0;
+      for (unsigned char c : lines[i]) columns += (c & 0xc0) != 0x80 ? 1 : 0;
+      EXPECT_LE(columns, 100u) << relative(path) << ":" << i + 1;
+    }
+  }
+}
+
+// Functions at namespace level: from the line that opens the body to the closing brace in column 0.
+TEST(Tree, FunctionsHaveAtMost70Lines) {
+  const std::regex opens("^[^ #/}].*\\{$");
+  const std::regex no_function("^(namespace|extern|struct|class|enum|union|const|constexpr|inline constexpr|static const|typedef)\\b");
+  for (const fs::path& path : code_files()) {
+    const auto lines = lines_of(path);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const bool body = std::regex_search(lines[i], opens) ||
+                        (lines[i].starts_with("    ") && lines[i].ends_with(") {") && i > 0 &&
+                         !lines[i - 1].starts_with("  ") && !lines[i - 1].empty());
+      if (!body || (std::regex_search(lines[i], no_function) && lines[i].find('(') == std::string::npos)) continue;
+      size_t end = i;
+      while (end < lines.size() && !lines[end].starts_with("}")) ++end;
+      EXPECT_LE(end - i + 1, 70u) << relative(path) << ":" << i + 1 << ": " << lines[i];
+    }
+  }
+}
+
+TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
+  // Written in pieces so that this file passes its own test.
+  const std::vector<std::string> words = {std::string("/wo") + "rk/", std::string("../sha") + "red",
+                                          std::string("/ro") + "ot/", std::string("/fa") + "rm/"};
+  auto files = files_with({".h", ".cc", ".c", ".cu", ".md", ".sh", ".toml", ".txt", ".cmake", ".py"});
+  files.push_back(kRoot / "README.md");
+  files.push_back(kRoot / "CMakeLists.txt");
+  for (const fs::path& path : files) {
+    const auto lines = lines_of(path);
+    EXPECT_FALSE(lines.empty()) << relative(path) << " is empty or missing";
+    for (size_t i = 0; i < lines.size(); ++i) {
+      for (const std::string& word : words) {
+        EXPECT_EQ(lines[i].find(word), std::string::npos) << relative(path) << ":" << i + 1 << " names " << word;
+      }
+    }
+  }
+}
+
+}  // namespace

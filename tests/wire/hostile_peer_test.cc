@@ -1,0 +1,195 @@
+// Peers that speak no ZeroMQ, or speak it badly, and subscribers that come, go or sleep.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "actors/wire/socket.h"
+#include "shm/contract/limits.h"
+#include "tests/wire/run_environment.h"
+
+namespace optlease {
+namespace {
+
+using Type = Socket::Type;
+
+class HostilePeer : public RunEnvironment {
+ protected:
+  HostilePeer() : path_(make_run_directory("job").store_socket()) {}
+
+  Socket bind(Type type, SocketOptions options = {}) {
+    return std::move(Socket::bind(context_, type, path_, std::move(options))).value();
+  }
+  Socket connect(Type type, SocketOptions options = {}) {
+    return std::move(Socket::connect(context_, type, path_, std::move(options))).value();
+  }
+
+  int raw_connect() const {
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return fd;
+  }
+  static void raw_send(int fd, const std::string& bytes) {
+    (void)!::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  // True once the other end has closed.
+  static bool is_dropped(int fd) {
+    char buffer[4096];
+    ssize_t size;
+    while ((size = ::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) > 0) {
+    }
+    return size == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  }
+
+  // ZMTP 3.0 greeting, NULL mechanism, then a READY command of the given socket type.
+  static std::string zmtp_greeting(const std::string& type) {
+    std::string bytes("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16);
+    bytes.resize(64, '\0');
+    std::string ready("\5READY\x0bSocket-Type", 18);
+    ready += std::string("\0\0\0", 3) + static_cast<char>(type.size()) + type;
+    return bytes + '\4' + static_cast<char>(ready.size()) + ready;
+  }
+  // Greets, and waits for the answer: a message that overtakes the handshake is a protocol error.
+  int zmtp_connect() const {
+    const int fd = raw_connect();
+    raw_send(fd, zmtp_greeting("DEALER"));
+    std::string answer;
+    char buffer[256];
+    EXPECT_TRUE(eventually([&] {
+      const ssize_t size = ::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+      if (size > 0) answer.append(buffer, static_cast<size_t>(size));
+      return answer.find("READY") != std::string::npos;
+    }));
+    return fd;
+  }
+  static std::string zmtp_long_header(uint64_t size) {
+    std::string bytes(1, '\2');
+    for (int shift = 56; shift >= 0; shift -= 8) bytes += static_cast<char>(size >> shift);
+    return bytes;
+  }
+  static uint64_t resident_bytes() {
+    std::ifstream file("/proc/self/statm");
+    uint64_t total = 0;
+    uint64_t resident = 0;
+    file >> total >> resident;
+    return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  }
+
+  SocketContext context_;
+  std::string path_;
+};
+
+TEST_F(HostilePeer, RandomBytesDisturbNobody) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  Socket router = bind(Type::kRouter);
+  SocketOptions options;
+  options.routing_id = "good";
+  Socket good = connect(Type::kDealer, options);
+  Message message;
+  for (int round = 0; round < 60; ++round) {
+    const int fd = round % 3 == 1 ? zmtp_connect() : raw_connect();
+    std::string bytes(1 + random() % 3000, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    if (round % 3 == 2) bytes = bytes.substr(0, 1 + random() % 64);
+    raw_send(fd, bytes);
+    const std::string text = "round " + std::to_string(round);
+    ASSERT_TRUE(good.send({{}, text}).is_ok());
+    // What the stranger's bytes happen to spell may arrive too, under a name that is not "good".
+    ASSERT_TRUE(eventually(
+        [&] { return router.receive(&message) && message.peer == "good" && message.frame == text; }));
+    ::close(fd);
+  }
+}
+
+TEST_F(HostilePeer, AFrameLargerThanTheLimitDropsItsSenderOnly) {
+  SocketOptions options;
+  options.message_bytes_max = 1000;
+  Socket router = bind(Type::kRouter, options);
+  Socket good = connect(Type::kDealer);
+  const int fd = zmtp_connect();
+  raw_send(fd, std::string("\0\5hello", 7));
+  Message message;
+  ASSERT_TRUE(receive_soon(router, &message));  // the stranger speaks well enough to be heard
+  EXPECT_EQ(message.frame, "hello");
+  const uint64_t before = resident_bytes();
+  raw_send(fd, zmtp_long_header(1ull << 40));
+  EXPECT_TRUE(eventually([&] { return is_dropped(fd); }));
+  EXPECT_LT(resident_bytes(), before + (64u << 20));
+  ::close(fd);
+  ASSERT_TRUE(good.send({{}, std::string(1000, 'x')}).is_ok());
+  ASSERT_TRUE(receive_soon(router, &message));
+  EXPECT_EQ(message.frame.size(), 1000u);
+}
+
+TEST_F(HostilePeer, LimitAppliesWithoutOptionsToo) {
+  Socket router = bind(Type::kRouter);
+  const int fd = zmtp_connect();
+  raw_send(fd, zmtp_long_header(kMessageBytesMax + 1));
+  EXPECT_TRUE(eventually([&] { return is_dropped(fd); }));
+  ::close(fd);
+}
+
+TEST_F(HostilePeer, MultiPartMessagesAreSwallowedWhole) {
+  Socket router = bind(Type::kRouter);
+  const int fd = zmtp_connect();
+  raw_send(fd, std::string("\1\1a\1\1b\0\1c", 9));  // three parts, one message
+  raw_send(fd, std::string("\1\0\0\1r", 5));        // an empty part, then one: what a REQ sends
+  raw_send(fd, std::string("\0\4good", 6));
+  Message message;
+  ASSERT_TRUE(receive_soon(router, &message));
+  EXPECT_EQ(message.frame, "good");
+  EXPECT_FALSE(router.receive(&message));
+  ::close(fd);
+}
+
+TEST_F(HostilePeer, AThousandSubscribersComeAndGo) {
+  SocketOptions options;
+  options.linger_ms = 0;
+  Socket pub = bind(Type::kPub, options);
+  Message message;
+  int heard = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Socket sub = connect(Type::kSub, options);
+    ASSERT_TRUE(pub.send({{}, "tick"}).is_ok());
+    if (i % 100 != 0) continue;  // most leave before they have even arrived
+    const bool got = eventually([&] {
+      EXPECT_TRUE(pub.send({{}, "tick"}).is_ok());
+      return sub.receive(&message);
+    });
+    ASSERT_TRUE(got) << "subscriber " << i;
+    EXPECT_EQ(message.frame, "tick");
+    ++heard;
+  }
+  EXPECT_EQ(heard, 10);
+}
+
+TEST_F(HostilePeer, ASleepingSubscriberCostsBoundedMemoryAndNoTime) {
+  SocketOptions options;
+  options.linger_ms = 0;
+  options.send_high_water_mark = 16;
+  options.receive_high_water_mark = 16;
+  Socket pub = bind(Type::kPub, options);
+  Socket sleeper = connect(Type::kSub, options);
+  Message message;
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_TRUE(pub.send({{}, "tick"}).is_ok());
+    return sleeper.receive(&message);
+  }));
+  const std::string frame(kTelemetryBytesMax, 'x');
+  const uint64_t before = resident_bytes();
+  // 2.5 GiB in all; a send that blocks would never end, one that keeps them would show below.
+  for (int i = 0; i < 40000; ++i) ASSERT_TRUE(pub.send({{}, frame}).is_ok());
+  EXPECT_LT(resident_bytes(), before + (128u << 20));
+}
+
+}  // namespace
+}  // namespace optlease
