@@ -18,9 +18,9 @@ struct AdamChunk {
   float* exp_avg_sq = nullptr;
   const void* grad = nullptr;
   DType grad_dtype = DType::kF32;
-  void* param = nullptr;       // null: no parameters are written
+  void* param = nullptr;  // null: no parameters are written
   DType param_dtype = DType::kF32;
-  uint64_t elements = 0;       // of the whole chunk: it decides the arrays' word offsets
+  uint64_t elements = 0;  // of the whole chunk: it decides the arrays' word offsets
 };
 
 // Checksums of the chunk before and after; sums over ranges of one chunk add up, modulo 2^64.

@@ -16,15 +16,15 @@
 namespace optlease {
 
 struct AdamFactors {
-  float grad_coefficient;      // multiplies every raw gradient: average, loss scale and clip
-  float l2;                    // weight_decay for Adam; 0 for AdamW
-  float decay;                 // 1 - lr * weight_decay for AdamW; 1 for Adam
+  float grad_coefficient;  // multiplies every raw gradient: average, loss scale and clip
+  float l2;                // weight_decay for Adam; 0 for AdamW
+  float decay;             // 1 - lr * weight_decay for AdamW; 1 for Adam
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
-  float inverse_sqrt_bias2;    // 1 / sqrt(1 - beta2^t)
+  float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
   float eps;
-  float minus_step_size;       // -lr / (1 - beta1^t)
+  float minus_step_size;  // -lr / (1 - beta1^t)
 };
 
 // Factors of update number `update_count` (t above; skipped steps do not count). The same bits on

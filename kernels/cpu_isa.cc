@@ -42,18 +42,24 @@ CpuIsa best() {
 
 const char* name_of(CpuIsa isa) {
   switch (isa) {
-    case CpuIsa::kGeneric: return "generic";
-    case CpuIsa::kV3: return "v3";
-    case CpuIsa::kV4: return "v4";
+    case CpuIsa::kGeneric:
+      return "generic";
+    case CpuIsa::kV3:
+      return "v3";
+    case CpuIsa::kV4:
+      return "v4";
   }
   return "?";
 }
 
 bool is_supported(CpuIsa isa) {
   switch (isa) {
-    case CpuIsa::kGeneric: return true;
-    case CpuIsa::kV3: return cpu_has_v3();
-    case CpuIsa::kV4: return cpu_has_v4();
+    case CpuIsa::kGeneric:
+      return true;
+    case CpuIsa::kV3:
+      return cpu_has_v3();
+    case CpuIsa::kV4:
+      return cpu_has_v4();
   }
   return false;
 }
@@ -61,13 +67,18 @@ bool is_supported(CpuIsa isa) {
 const CpuLoops* cpu_loops_of(CpuIsa isa) {
   if (!is_supported(isa)) return nullptr;
   switch (isa) {
-    case CpuIsa::kGeneric: return &cpu_loops_generic();
+    case CpuIsa::kGeneric:
+      return &cpu_loops_generic();
 #if defined(OPTLEASE_X86_LOOPS)
-    case CpuIsa::kV3: return &cpu_loops_v3();
-    case CpuIsa::kV4: return &cpu_loops_v4();
+    case CpuIsa::kV3:
+      return &cpu_loops_v3();
+    case CpuIsa::kV4:
+      return &cpu_loops_v4();
 #else
-    case CpuIsa::kV3: return nullptr;
-    case CpuIsa::kV4: return nullptr;
+    case CpuIsa::kV3:
+      return nullptr;
+    case CpuIsa::kV4:
+      return nullptr;
 #endif
   }
   return nullptr;

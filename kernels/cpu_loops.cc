@@ -19,7 +19,7 @@ constexpr uint64_t kBlockElements = 1024;
 template <DType kDType>
 using Stored = typename Format<kDType>::Storage;
 
-using AliasedWord = uint32_t __attribute__((may_alias));
+using AliasedWord = uint32_t __attribute__((may_alias, aligned(1)));
 
 template <DType kGrad>
 OPTLEASE_LOOP adam_block(float* __restrict main, float* __restrict exp_avg,
@@ -49,18 +49,47 @@ OPTLEASE_LOOP add_block(float* __restrict out, const Stored<kDType>* __restrict 
   for (uint64_t i = 0; i < elements; ++i) out[i] = add_rn(out[i], Format<kDType>::load(in[i]));
 }
 
-// Sum of checksum_term over a block. Word index = first + j, so the terms are
-// word * (2 * first + 1) + 2 * word * j: within a block every product is 32 by 32 bits, which vector
-// units have, and one 64-bit multiplication a block does the rest.
+// One register: wider vector types would be kept in memory.
+#if defined(__AVX512F__)
+constexpr uint32_t kRegisterBytes = 64;
+#elif defined(__AVX2__)
+constexpr uint32_t kRegisterBytes = 32;
+#else
+constexpr uint32_t kRegisterBytes = 16;
+#endif
+
+// Sum of checksum_term over a block without a multiplication a word. A block is rows of one
+// register, seen as lanes of two words. With S(r) a lane's sum over rows 0..r, the sum of all S is
+// that of (rows - r) * word, hence the sum of r * word is rows * S(last) less that; lanes and the
+// block's place then need a few multiplications a block. All of it is exact modulo 2^64, so the
+// register's width does not show.
+constexpr uint32_t kRowLanes = kRegisterBytes / 8;
+constexpr uint32_t kRowWords = 2 * kRowLanes;
+using Row = uint64_t __attribute__((vector_size(kRowLanes * 8)));
+using StoredRow = uint64_t __attribute__((vector_size(kRowLanes * 8), aligned(1), may_alias));
+
 __attribute__((noinline)) uint64_t checksum_block(const AliasedWord* words, uint32_t count,
                                                   uint64_t first) {
-  uint64_t plain = 0;
-  uint64_t weighted = 0;
-  for (uint32_t j = 0; j < count; ++j) {
-    plain += words[j];
-    weighted += static_cast<uint64_t>(words[j]) * j;
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a lane's low half is its first word");
+  const uint32_t rows = count / kRowWords;
+  Row even = {}, odd = {}, even_running = {}, odd_running = {};
+  for (uint32_t r = 0; r < rows; ++r) {
+    const Row row = *reinterpret_cast<const StoredRow*>(words + r * kRowWords);
+    even += row & 0xffffffffull;
+    odd += row >> 32;
+    even_running += even;
+    odd_running += odd;
   }
-  return plain * (2 * first + 1) + 2 * weighted;
+  uint64_t plain = 0;     // sum of word
+  uint64_t weighted = 0;  // sum of word * j, j counted from the block's start
+  for (uint32_t l = 0; l < kRowLanes; ++l) {
+    const uint64_t by_row = rows * (even[l] + odd[l]) - (even_running[l] + odd_running[l]);
+    plain += even[l] + odd[l];
+    weighted += kRowWords * by_row + 2 * l * (even[l] + odd[l]) + odd[l];
+  }
+  uint64_t sum = plain * (2 * first + 1) + 2 * weighted;
+  for (uint32_t j = rows * kRowWords; j < count; ++j) sum += checksum_term(words[j], first + j);
+  return sum;
 }
 
 OPTLEASE_HD_INLINE uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -110,9 +139,12 @@ void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
 void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
   if (span.param == nullptr) return;
   switch (span.param_dtype) {
-    case DType::kF32: return store_params<DType::kF32>(span, at, count);
-    case DType::kBF16: return store_params<DType::kBF16>(span, at, count);
-    case DType::kF16: return store_params<DType::kF16>(span, at, count);
+    case DType::kF32:
+      return store_params<DType::kF32>(span, at, count);
+    case DType::kBF16:
+      return store_params<DType::kBF16>(span, at, count);
+    case DType::kF16:
+      return store_params<DType::kF16>(span, at, count);
   }
 }
 
@@ -136,9 +168,12 @@ void adam_span(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_r
 void adam(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
           uint64_t* sum_written) {
   switch (span.grad_dtype) {
-    case DType::kF32: return adam_span<DType::kF32>(span, factors, sum_read, sum_written);
-    case DType::kBF16: return adam_span<DType::kBF16>(span, factors, sum_read, sum_written);
-    case DType::kF16: return adam_span<DType::kF16>(span, factors, sum_read, sum_written);
+    case DType::kF32:
+      return adam_span<DType::kF32>(span, factors, sum_read, sum_written);
+    case DType::kBF16:
+      return adam_span<DType::kBF16>(span, factors, sum_read, sum_written);
+    case DType::kF16:
+      return adam_span<DType::kF16>(span, factors, sum_read, sum_written);
   }
 }
 
@@ -176,27 +211,36 @@ void sum_shards_of(float* out, const void* const* inputs, uint32_t input_count, 
 void sum_shards(float* out, const void* const* inputs, uint32_t input_count, DType dtype,
                 uint64_t elements) {
   switch (dtype) {
-    case DType::kF32: return sum_shards_of<DType::kF32>(out, inputs, input_count, elements);
-    case DType::kBF16: return sum_shards_of<DType::kBF16>(out, inputs, input_count, elements);
-    case DType::kF16: return sum_shards_of<DType::kF16>(out, inputs, input_count, elements);
+    case DType::kF32:
+      return sum_shards_of<DType::kF32>(out, inputs, input_count, elements);
+    case DType::kBF16:
+      return sum_shards_of<DType::kBF16>(out, inputs, input_count, elements);
+    case DType::kF16:
+      return sum_shards_of<DType::kF16>(out, inputs, input_count, elements);
   }
 }
 
 // Lane l of 16 adds up elements l, l + 16, ...; then the lanes are added as a binary tree. Written
-// with the lanes spelled out, so that the order of additions is the same at any vector width.
+// with the lanes spelled out, so that the order of additions is the same at any register width.
 constexpr uint64_t kLanes = 16;
-using Floats = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
-using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
+constexpr uint64_t kPartLanes = kRegisterBytes / 8;
+constexpr uint64_t kParts = kLanes / kPartLanes;
+using Floats = float __attribute__((vector_size(kPartLanes * 4), aligned(4), may_alias));
+using Doubles = double __attribute__((vector_size(kPartLanes * 8)));
 
 double grad_block(const float* grad, uint64_t elements, float pre_scale, uint64_t* nonfinite) {
   const double scale = pre_scale;
   const uint64_t whole = elements / kLanes * kLanes;
-  Doubles sums = {};
+  Doubles parts[kParts] = {};
   for (uint64_t i = 0; i < whole; i += kLanes) {
-    const Doubles scaled =
-        __builtin_convertvector(*reinterpret_cast<const Floats*>(grad + i), Doubles) * scale;
-    sums += scaled * scaled;
+    for (uint64_t part = 0; part < kParts; ++part) {
+      const Floats values = *reinterpret_cast<const Floats*>(grad + i + part * kPartLanes);
+      const Doubles scaled = __builtin_convertvector(values, Doubles) * scale;
+      parts[part] += scaled * scaled;
+    }
   }
+  double sums[kLanes];
+  for (uint64_t l = 0; l < kLanes; ++l) sums[l] = parts[l / kPartLanes][l % kPartLanes];
   for (uint64_t i = whole; i < elements; ++i) {
     const double scaled = static_cast<double>(grad[i]) * scale;
     sums[i - whole] += scaled * scaled;

@@ -17,11 +17,11 @@ struct AdamSpan {
   float* exp_avg;
   float* exp_avg_sq;
   const void* grad;
-  void* param;                 // may be null
+  void* param;  // may be null
   DType grad_dtype;
   DType param_dtype;
   uint64_t elements;
-  uint64_t first_word[3];      // of main, exp_avg, exp_avg_sq
+  uint64_t first_word[3];  // of main, exp_avg, exp_avg_sq
 };
 
 struct CpuLoops {

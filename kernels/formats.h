@@ -1,7 +1,8 @@
 // Conversions between FP32 and the narrower formats, on host and device, in integer arithmetic and
 // one exact addition, so that every machine gives the same bits. Rounding is to nearest, ties to
 // even; a NaN stays a NaN (made quiet); denormals of either side are exact or correctly rounded.
-// Free of branches, so that loops over them vectorise. Does not convert ranges: kernels/reduce_cpu.h.
+// Free of branches, so that loops over them vectorise. Does not convert ranges:
+// kernels/reduce_cpu.h.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ OPTLEASE_HD_INLINE float f32_from_f16(uint16_t value) {
   const uint32_t normal = (magnitude << 13) + (112u << 23);
   const uint32_t special = (magnitude << 13) + (224u << 23);
   // 2^-24 units, at most 1023 of them: the product is exact and a normal float.
-  const uint32_t denormal = bits_of(mul_rn(static_cast<float>(static_cast<int32_t>(magnitude)),
-                                           float_of_bits(103u << 23)));
+  const uint32_t denormal = bits_of(
+      mul_rn(static_cast<float>(static_cast<int32_t>(magnitude)), float_of_bits(103u << 23)));
   const uint32_t finite = magnitude < 0x400u ? denormal : normal;
   return float_of_bits(sign | (magnitude >= 0x7c00u ? special : finite));
 }

@@ -42,8 +42,8 @@ OPTLEASE_HD_INLINE int32_t sum_of_fields(uint64_t bits) {
                               (bits >> 48));
 }
 
-// A bell of four uniforms (zero mean, |value| <= 2) times a power of two between 2^-13 and 2^-6 that
-// also varies from element to element: magnitudes as different as those of real layers. Exact.
+// A bell of four uniforms (zero mean, |value| <= 2) times a power of two between 2^-13 and 2^-6
+// that also varies from element to element: magnitudes as different as those of real layers. Exact.
 OPTLEASE_HD_INLINE float synthetic_gradient_of(uint64_t key, uint64_t element) {
   const uint64_t bits = random_bits(key, element);
   const int32_t centred = sum_of_fields(bits) - 2 * 65535;

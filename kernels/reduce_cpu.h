@@ -18,8 +18,8 @@ void sum_shards(float* out, const void* const* inputs, uint32_t input_count, DTy
                 uint64_t elements);
 
 struct GradStats {
-  double sum_squares = 0;      // of grad * pre_scale; NaN or infinite where nonfinite > 0
-  uint64_t nonfinite = 0;      // elements that are infinite or NaN
+  double sum_squares = 0;  // of grad * pre_scale; NaN or infinite where nonfinite > 0
+  uint64_t nonfinite = 0;  // elements that are infinite or NaN
 };
 
 // The unit of the norm's summation order: blocks begin at multiples of it, counted from the space's

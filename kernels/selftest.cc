@@ -26,10 +26,11 @@ class Comparison {
         error == 0 ? 0 : (good ? error / tolerance : std::fmax(error / tolerance, 1.0));
     if (!(ratio <= result_.worst_ratio)) result_.worst_ratio = ratio;
     if (!good) {
-      fail(format("%s of %s[%llu] at step %lld is %.9g, the reference %.9g: error %.3g, tolerance "
-                  "%.3g",
-                  what, tensor.c_str(), static_cast<unsigned long long>(element),
-                  static_cast<long long>(step), ours, reference, error, tolerance));
+      fail(
+          format("%s of %s[%llu] at step %lld is %.9g, the reference %.9g: error %.3g, tolerance "
+                 "%.3g",
+                 what, tensor.c_str(), static_cast<unsigned long long>(element),
+                 static_cast<long long>(step), ours, reference, error, tolerance));
     }
   }
 
@@ -188,18 +189,22 @@ SelftestResult check_casts(const CastsCase& casts) {
   const auto check = [&](const auto& reference, auto convert, const char* what) {
     if (reference.empty()) return;
     if (reference.size() != casts.x.size()) {
-      comparison.fail(format("%zu %s values for %zu inputs", reference.size(), what,
-                             casts.x.size()));
+      comparison.fail(
+          format("%zu %s values for %zu inputs", reference.size(), what, casts.x.size()));
       return;
     }
     for (size_t i = 0; i < casts.x.size(); ++i) {
       comparison.equal(convert(casts.x[i]), reference[i], what, "x", i);
     }
   };
-  check(casts.bf16, [](float x) { return bf16_from_f32(x); }, "BF16");
-  check(casts.f16, [](float x) { return f16_from_f32(x); }, "F16");
-  check(casts.e4m3, [](float x) { return e4m3_from_f32(x); }, "E4M3");
-  check(casts.e5m2, [](float x) { return e5m2_from_f32(x); }, "E5M2");
+  check(
+      casts.bf16, [](float x) { return bf16_from_f32(x); }, "BF16");
+  check(
+      casts.f16, [](float x) { return f16_from_f32(x); }, "F16");
+  check(
+      casts.e4m3, [](float x) { return e4m3_from_f32(x); }, "E4M3");
+  check(
+      casts.e5m2, [](float x) { return e5m2_from_f32(x); }, "E5M2");
   return comparison.finish(format("%zu values, every byte equal", casts.x.size()));
 }
 

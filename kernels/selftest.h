@@ -14,11 +14,11 @@
 namespace optlease {
 
 struct SelftestResult {
-  std::string file;            // the case's name
+  std::string file;  // the case's name
   bool passed = false;
-  std::string detail;          // the first mismatch with its numbers, or what was compared
-  uint64_t compared = 0;       // values
-  double worst_ratio = 0;      // largest error over its tolerance; passed means <= 1
+  std::string detail;      // the first mismatch with its numbers, or what was compared
+  uint64_t compared = 0;   // values
+  double worst_ratio = 0;  // largest error over its tolerance; passed means <= 1
 };
 
 // One tensor of a trajectory. Spans refer to the caller's memory; gradients are raw bytes.
@@ -26,22 +26,22 @@ struct AdamCaseTensor {
   std::string name;
   std::span<const float> init;
   DType grad_dtype = DType::kF32;
-  std::vector<const void*> grads;   // [step - 1], init.size() elements each
+  std::vector<const void*> grads;  // [step - 1], init.size() elements each
   struct Expected {
     std::span<const float> param;
     std::span<const float> exp_avg;
     std::span<const float> exp_avg_sq;
     std::span<const uint16_t> param_bf16;  // may be empty
   };
-  std::map<int64_t, Expected> expected;    // by step, from 1
+  std::map<int64_t, Expected> expected;  // by step, from 1
 };
 
 struct AdamCase {
   std::string file;
-  GroupParams params{};             // lr is replaced by lrs
-  std::vector<double> lrs;          // [step - 1]
-  double max_norm = 0;              // global norm clipped to this; 0: no clipping
-  std::vector<double> grad_norms;   // [step - 1]; empty: not compared
+  GroupParams params{};            // lr is replaced by lrs
+  std::vector<double> lrs;         // [step - 1]
+  double max_norm = 0;             // global norm clipped to this; 0: no clipping
+  std::vector<double> grad_norms;  // [step - 1]; empty: not compared
   std::vector<AdamCaseTensor> tensors;
 };
 
@@ -62,9 +62,9 @@ struct CastsCase {
 };
 SelftestResult check_casts(const CastsCase& casts);
 
-// Needs no file: every instruction set that this CPU supports must give the generic loops' bits, for
-// every pair of gradient and parameter type, over three steps with gradients that are normal, tiny,
-// denormal and zero. `compared` is 0 where only the generic loops can run.
+// Needs no file: every instruction set that this CPU supports must give the generic loops' bits,
+// for every pair of gradient and parameter type, over three steps with gradients that are normal,
+// tiny, denormal and zero. `compared` is 0 where only the generic loops can run.
 SelftestResult check_instruction_sets(uint64_t elements, uint64_t seed);
 
 }  // namespace optlease

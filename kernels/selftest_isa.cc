@@ -24,8 +24,7 @@ struct Outcome {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
     };
     return same(main, other.main) && same(exp_avg, other.exp_avg) &&
-           same(exp_avg_sq, other.exp_avg_sq) && same(param, other.param) &&
-           same(sums, other.sums);
+           same(exp_avg_sq, other.exp_avg_sq) && same(param, other.param) && same(sums, other.sums);
   }
 };
 
@@ -52,9 +51,15 @@ Outcome run(const CpuLoops& loops, uint64_t elements, uint64_t seed, DType grad_
   for (int64_t step = 1; step <= kSteps; ++step) {
     const std::vector<float> source = mixed_gradients(elements, seed, step);
     loops.from_f32(grad.data(), source.data(), grad_dtype, elements);
-    const AdamSpan span{outcome.main.data(),  outcome.exp_avg.data(), outcome.exp_avg_sq.data(),
-                        grad.data(),          outcome.param.data(),   grad_dtype,
-                        param_dtype,          elements,               {0, elements, 2 * elements}};
+    const AdamSpan span{outcome.main.data(),
+                        outcome.exp_avg.data(),
+                        outcome.exp_avg_sq.data(),
+                        grad.data(),
+                        outcome.param.data(),
+                        grad_dtype,
+                        param_dtype,
+                        elements,
+                        {0, elements, 2 * elements}};
     uint64_t sums[2];
     loops.adam(span, make_adam_factors(params, step, 0.37f), &sums[0], &sums[1]);
     outcome.sums.insert(outcome.sums.end(), sums, sums + 2);
@@ -79,11 +84,11 @@ SelftestResult check_instruction_sets(uint64_t elements, uint64_t seed) {
                           run(cpu_loops_generic(), elements, seed, grad, param);
         result.compared += elements;
         if (same || !mismatch.empty()) continue;
-        mismatch = format("%s differs from generic: gradients %s, parameters %s, %llu elements, "
-                          "seed %llu",
-                          name_of(isa), name_of(grad), name_of(param),
-                          static_cast<unsigned long long>(elements),
-                          static_cast<unsigned long long>(seed));
+        mismatch = format(
+            "%s differs from generic: gradients %s, parameters %s, %llu elements, "
+            "seed %llu",
+            name_of(isa), name_of(grad), name_of(param), static_cast<unsigned long long>(elements),
+            static_cast<unsigned long long>(seed));
       }
     }
   }

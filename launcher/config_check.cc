@@ -159,17 +159,25 @@ bool check_value(const KeyRule& rule, const std::string& path, ConfigValue* valu
   return sound;
 }
 
+// What an unknown name probably meant: one of `names`, else the keys of that name in any section.
+// Ends the sentence: "; did you mean 'lr'?" or ".".
+std::string meant_text(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = hint(name, names);
+  if (!near.empty()) return near;
+  std::vector<std::string> elsewhere;
+  for (const KeyRule& rule : schema_keys()) {
+    if (name == rule.key) elsewhere.push_back(std::string(rule.section) + "." + rule.key);
+  }
+  return elsewhere.empty() ? "." : "; did you mean " + joined(elsewhere) + "?";
+}
+
 void report_unknown_key(const std::string& section, const std::string& path,
                         const ConfigMember& member, Errors* errors) {
-  std::vector<std::string> names, elsewhere;
+  std::vector<std::string> names;
   for (const KeyRule* rule : keys_of(section)) names.push_back(rule->key);
-  for (const KeyRule& rule : schema_keys()) {
-    if (member.key == rule.key) elsewhere.push_back(std::string(rule.section) + "." + rule.key);
-  }
-  std::string text = "unknown key";
-  text += elsewhere.empty() ? hint(member.key, names) : "; did you mean " + joined(elsewhere) + "?";
   add(errors, member.key_place, path + "." + member.key,
-      text + " Allowed in [" + section + "]: " + joined(names));
+      "unknown key" + meant_text(member.key, names) + " Allowed in [" + section +
+          "]: " + joined(names));
 }
 
 void check_table(const std::string& section, const std::string& path, ConfigValue* table,
@@ -193,14 +201,10 @@ void check_table(const std::string& section, const std::string& path, ConfigValu
 }
 
 void report_unknown_section(const ConfigMember& member, Errors* errors) {
-  std::vector<std::string> names, elsewhere;
+  std::vector<std::string> names;
   for (const SectionRule& rule : schema_sections()) names.push_back(rule.name);
-  for (const KeyRule& rule : schema_keys()) {
-    if (member.key == rule.key) elsewhere.push_back(std::string(rule.section) + "." + rule.key);
-  }
-  std::string text = "unknown section";
-  text += elsewhere.empty() ? hint(member.key, names) : "; did you mean " + joined(elsewhere) + "?";
-  add(errors, member.key_place, member.key, text + " Allowed: " + joined(names));
+  add(errors, member.key_place, member.key,
+      "unknown section" + meant_text(member.key, names) + " Allowed: " + joined(names));
 }
 
 // False where the section is not what its name asks for.

@@ -21,6 +21,7 @@ class Rules {
   void check_parameters();
   void check_spaces();
   void check_space_use();
+  void check_learning_rate();
   void check_offload();
   void check_gradients();
   void check_trainer();
@@ -239,6 +240,18 @@ void Rules::check_space_use() {
   }
 }
 
+// A trainer's learning rate is scaled by the quotient of the configured ones.
+void Rules::check_learning_rate() {
+  const ConfigValue* array = root_.find("spaces");
+  if (config_.optimizer.lr > 0) return;
+  for (size_t i = 0; i < config_.spaces.size(); ++i) {
+    if (config_.spaces[i].lr_scale == 1) continue;
+    refuse_item(array, "spaces", i, "lr_scale",
+                "optimizer.lr is 0, which no scale changes; set it to the peak learning rate, also "
+                "where a trainer gives one with each step");
+  }
+}
+
 void Rules::check_offload() {
   if (!given("offload", "fraction")) return;
   const double fraction = find("offload", "fraction")->number;
@@ -351,6 +364,7 @@ void check_rules(const std::string& file, const ConfigValue& root, const Config&
   rules.check_model();
   rules.check_spaces();
   rules.check_parameters();
+  rules.check_learning_rate();
   rules.check_offload();
   rules.check_gradients();
   rules.check_trainer();

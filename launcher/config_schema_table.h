@@ -21,7 +21,7 @@ inline constexpr double kElementsMax = 70368744177664.0;
 inline constexpr double kSecondsMax = 7 * 24 * 3600;
 inline constexpr double kMillisecondsMax = kSecondsMax * 1000;
 inline constexpr double kStepMax = 1e12;
-inline constexpr KeyRange kTimeout{.min = 0, .max = kSecondsMax, .open_min = true};
+inline constexpr KeyRange kTimeoutRange{.min = 0, .max = kSecondsMax, .open_min = true};
 
 inline constexpr const char* kDTypes = "F32|BF16|F16";
 inline constexpr const char* kPhases =
@@ -124,7 +124,7 @@ inline constexpr KeyRule kKeys[] = {
      "Divide the sum by the number of ranks of the space."},
     {"gradients", "nonfinite_steps", kIntegers, "steps", "[]", between(1, kStepMax), "",
      "Synthetic gradients of these steps hold a NaN: each step must be skipped."},
-    {"gradients", "collective_timeout_s", kNumber, "s", "30.0", kTimeout, "",
+    {"gradients", "collective_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
      "A collective that takes longer has lost a peer."},
 
     {"trainer", "command", kStrings, "", "[]", kAny, "",
@@ -132,25 +132,25 @@ inline constexpr KeyRule kKeys[] = {
      "is found beside the launcher."},
     {"trainer", "environment", kStringTable, "", "{}", kAny, "",
      "Added to the launcher's own environment."},
-    {"trainer", "attach_timeout_s", kNumber, "s", "30.0", kTimeout, "",
+    {"trainer", "attach_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
      "A started trainer must attach within this."},
 
     {"restart", "intensity", kInteger, "restarts", "10", between(0, 1000000), "",
      "More restarts than this within `period_s` end the job."},
-    {"restart", "period_s", kNumber, "s", "60.0", kTimeout, "", "See `intensity`."},
+    {"restart", "period_s", kNumber, "s", "60.0", kTimeoutRange, "", "See `intensity`."},
     {"restart", "backoff_ms", kInteger, "ms", "20", between(0, kMillisecondsMax), "",
      "Wait before a restart, doubled with each of the same process."},
     {"restart", "backoff_max_ms", kInteger, "ms", "2000", between(0, kMillisecondsMax), "",
      "The longest such wait."},
-    {"restart", "start_timeout_s", kNumber, "s", "30.0", kTimeout, "",
+    {"restart", "start_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
      "A process must say hello within this."},
-    {"restart", "heartbeat_timeout_s", kNumber, "s", "10.0", kTimeout, "",
+    {"restart", "heartbeat_timeout_s", kNumber, "s", "10.0", kTimeoutRange, "",
      "An actor silent for longer is killed and restarted."},
     {"restart", "lease_ms", kInteger, "ms", "5000", between(10, kMillisecondsMax), "",
      "A lease without a heartbeat ends after this."},
     {"restart", "quarantine_grace_ms", kInteger, "ms", "100", between(0, kMillisecondsMax), "",
      "A dead process's slots rest this long after it was reaped."},
-    {"restart", "stop_timeout_s", kNumber, "s", "10.0", kTimeout, "",
+    {"restart", "stop_timeout_s", kNumber, "s", "10.0", kTimeoutRange, "",
      "A process that is asked to stop is killed after this."},
 
     {"telemetry", "interval_ms", kInteger, "ms", "200", between(10, 3600000), "",

@@ -145,10 +145,10 @@ Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run
     OPTLEASE_TRY(poll_sockets({{&socket.value()}, {}}, deadline.remaining_ms(200), &ready));
     if (socket.value().receive(&reply)) return reply.frame;
   }
-  return Status(StatusCode::kTimeout,
-                format("the launcher of job %s did not answer within %llu ms (%s)",
-                       run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms),
-                       run.launcher_socket().c_str()));
+  return Status(
+      StatusCode::kTimeout,
+      format("the launcher of job %s did not answer within %llu ms (%s)", run.job_name().c_str(),
+             static_cast<unsigned long long>(timeout_ms), run.launcher_socket().c_str()));
 }
 
 }  // namespace optlease

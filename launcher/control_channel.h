@@ -1,5 +1,5 @@
-// The command line tools' conversation with a running launcher over launcher.sock: one JSON object a
-// request, one a reply. Requests: {"command": "status"}, {"command": "restart", "rank": N},
+// The command line tools' conversation with a running launcher over launcher.sock: one JSON object
+// a request, one a reply. Requests: {"command": "status"}, {"command": "restart", "rank": N},
 // {"command": "stop", "keep": true|false|null}. Replies have "ok"; where that is false, "error" and
 // "code" (an exit code). Both ends are here so that they agree. Not thread-safe.
 #pragma once
@@ -18,8 +18,8 @@ namespace optlease {
 struct ControlRequest {
   enum class Command { kStatus, kRestart, kStop };
   Command command = Command::kStatus;
-  uint32_t rank = 0;               // kRestart
-  std::optional<bool> keep;        // kStop; nothing: as the job says
+  uint32_t rank = 0;         // kRestart
+  std::optional<bool> keep;  // kStop; nothing: as the job says
 };
 std::string to_json(const ControlRequest& request);
 // InvalidArgument with the words for the sender.
@@ -29,18 +29,18 @@ std::string error_reply_json(ExitCode code, const std::string& text);
 
 // One process in a status reply.
 struct ProcessStatus {
-  std::string role;        // launcher | host_store | gpu_actor | trainer
+  std::string role;  // launcher | host_store | gpu_actor | trainer
   uint32_t rank = 0;
-  int pid = 0;             // 0: no process now
+  int pid = 0;               // 0: no process now
   uint64_t incarnation = 0;  // of an actor; lives so far of others
   std::string state;
-  std::string phase;       // of an actor; else empty
-  int64_t step = -1;       // of an actor
+  std::string phase;  // of an actor; else empty
+  int64_t step = -1;  // of an actor
   uint64_t silent_ms = 0;
 };
 struct JobStatus {
   std::string job;
-  std::string state;       // starting | running | stopping
+  std::string state;  // starting | running | stopping
   std::string device;
   uint32_t world_size = 0;
   int64_t steps = 0;

@@ -31,7 +31,8 @@ Status make_table(const ControlView& view, DType dtype, std::vector<FileTensor>*
     for (const TensorRecord& tensor : view.tensors(s)) {
       FileTensor entry;
       entry.name = tensor.name;
-      if (uses[tensor.name] > 1) entry.name = std::string(view.spaces()[s].name) + "." + tensor.name;
+      if (uses[tensor.name] > 1)
+        entry.name = std::string(view.spaces()[s].name) + "." + tensor.name;
       if (!taken.insert(entry.name).second) {
         return {StatusCode::kInvalidArgument,
                 "two tensors would both be called " + entry.name + " in the file"};

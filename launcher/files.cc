@@ -23,7 +23,8 @@ Status io_error(const std::string& what, const std::string& path) {
 Status write_all(int fd, const std::string& text, const std::string& path) {
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t put = retry_eintr([&] { return write(fd, text.data() + done, text.size() - done); });
+    const ssize_t put =
+        retry_eintr([&] { return write(fd, text.data() + done, text.size() - done); });
     if (put <= 0) return io_error("cannot write", path);
     done += static_cast<size_t>(put);
   }

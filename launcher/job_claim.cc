@@ -23,8 +23,8 @@ ClaimFailure refuse(const Status& status) {
 struct Found {
   enum class Kind { kNothing, kReady, kUnusable, kForeign };
   Kind kind = Kind::kNothing;
-  Status why;                    // kUnusable, kForeign
-  std::optional<JobState> state; // kReady
+  Status why;                     // kUnusable, kForeign
+  std::optional<JobState> state;  // kReady
 };
 
 Found look(const RunDirectory& run) {
@@ -33,12 +33,14 @@ Found look(const RunDirectory& run) {
   for (const std::string& name : segments_of_job(run)) any = any || name != run.lock_segment();
   if (!any) return found;
   auto state = JobState::open(run);
-  if (state && state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady)) {
+  if (state &&
+      state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady)) {
     found.kind = Found::Kind::kReady;
     found.state.emplace(std::move(state).value());
     return found;
   }
-  found.why = state ? Status(StatusCode::kCorrupt, "its creation was not completed") : state.status();
+  found.why =
+      state ? Status(StatusCode::kCorrupt, "its creation was not completed") : state.status();
   const StatusCode code = found.why.code();
   const bool ours = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
   found.kind = ours ? Found::Kind::kUnusable : Found::Kind::kForeign;
@@ -46,9 +48,10 @@ Found look(const RunDirectory& run) {
 }
 
 std::string choices(const std::string& job, Step step) {
-  return format("job %s has a state in shared memory at step %lld. --resume continues from it, "
-                "--fresh discards it and starts anew, `optlease clean %s` removes it",
-                job.c_str(), static_cast<long long>(step), job.c_str());
+  return format(
+      "job %s has a state in shared memory at step %lld. --resume continues from it, "
+      "--fresh discards it and starts anew, `optlease clean %s` removes it",
+      job.c_str(), static_cast<long long>(step), job.c_str());
 }
 
 std::vector<uint64_t> incarnations_of(const ControlView& view) {
@@ -92,7 +95,7 @@ ClaimFailure make_room(StartMode mode, const Found& found, JobClaim* claim) {
       return {};
     case Found::Kind::kForeign:
       return refuse(found.why.code() == StatusCode::kWrongVersion ? ExitCode::kStateExists
-                                                                   : exit_code_for(found.why),
+                                                                  : exit_code_for(found.why),
                     "a segment stands under the name of job " + job + " that is not used or " +
                         "removed by this program: " + found.why.message());
     case Found::Kind::kUnusable:
@@ -104,8 +107,8 @@ ClaimFailure make_room(StartMode mode, const Found& found, JobClaim* claim) {
       if (mode == StartMode::kNew && step != kNoStep) {
         return refuse(ExitCode::kStateExists, choices(job, step));
       }
-      claim->notes.push_back(format("removed the state of an earlier run (step %lld)",
-                                    static_cast<long long>(step)));
+      claim->notes.push_back(
+          format("removed the state of an earlier run (step %lld)", static_cast<long long>(step)));
       break;
     }
   }
@@ -237,7 +240,8 @@ Status empty_run_directory(const RunDirectory& run, bool whole) {
 
 bool state_is_ready(const RunDirectory& run) {
   const auto state = JobState::open(run);
-  return state && state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady);
+  return state &&
+         state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady);
 }
 
 }  // namespace optlease

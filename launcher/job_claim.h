@@ -25,9 +25,9 @@ struct JobClaim {
   RunDirectory run;
   JobLock lock;
   bool resumed = false;
-  Step step_committed = kNoStep;             // where it continues
-  std::vector<uint64_t> last_incarnation;    // by rank
-  std::vector<std::string> notes;            // what was done about leftovers, for people
+  Step step_committed = kNoStep;           // where it continues
+  std::vector<uint64_t> last_incarnation;  // by rank
+  std::vector<std::string> notes;          // what was done about leftovers, for people
 };
 
 // A refusal with the code that the program ends with.
@@ -43,8 +43,8 @@ struct ClaimOutcome {
 };
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode);
 
-// In words, what differs between the layout of a stored state and of a plan; empty: nothing that the
-// plans show.
+// In words, what differs between the layout of a stored state and of a plan; empty: nothing that
+// the plans show.
 std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& wanted);
 
 // Removes every segment of the job but its lock. Permission, and nothing is touched, where one of

@@ -51,11 +51,12 @@ Status JobState::check_at_rest() const {
             "the initial state was never completed: there is nothing to read yet"};
   }
   if (ahead == 0) return Status::ok();
-  return {StatusCode::kBusy,
-          format("step %lld was left half-way: %llu of %llu chunks are not at step %lld. Resume the "
-                 "job (optlease run ... --resume), which finishes that step first",
-                 static_cast<long long>(committed + 1), static_cast<unsigned long long>(ahead),
-                 static_cast<unsigned long long>(total), static_cast<long long>(committed))};
+  return {
+      StatusCode::kBusy,
+      format("step %lld was left half-way: %llu of %llu chunks are not at step %lld. Resume the "
+             "job (optlease run ... --resume), which finishes that step first",
+             static_cast<long long>(committed + 1), static_cast<unsigned long long>(ahead),
+             static_cast<unsigned long long>(total), static_cast<long long>(committed))};
 }
 
 uint64_t JobState::bytes() const {

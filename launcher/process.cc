@@ -5,8 +5,8 @@
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,7 +95,9 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 std::vector<std::string> merged_environment(const std::vector<std::string>& added) {
   std::vector<std::string> out;
-  const auto name_of_entry = [](const std::string& entry) { return entry.substr(0, entry.find('=')); };
+  const auto name_of_entry = [](const std::string& entry) {
+    return entry.substr(0, entry.find('='));
+  };
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     bool replaced = false;
     for (const std::string& mine : added) {
@@ -137,9 +139,14 @@ Status wait_for_exec(int report_fd, const SpawnRequest& request, const std::stri
 
 }  // namespace
 
+// By number: the C library's own declarations of these two lack C linkage in some versions.
+UniqueFd open_pidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
 void Child::signal(int number) const {
   // A process that has ended already is what the caller wants or will hear of.
-  (void)pidfd_send_signal(pidfd_.get(), number, nullptr, 0);
+  (void)syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
 }
 
 void Child::signal_group(int number) const {
@@ -197,7 +204,7 @@ Result<Child> spawn(const SpawnRequest& request) {
   // Both sides set the group, so that it exists whichever of them runs first.
   (void)setpgid(pid, pid);
   report_write = UniqueFd();
-  UniqueFd pidfd(pidfd_open(pid, 0));
+  UniqueFd pidfd = open_pidfd(pid);
   const Status started = wait_for_exec(report_read.get(), request, path.value());
   if (started.is_ok() && pidfd) return Child(pid, std::move(pidfd));
   (void)kill(pid, SIGKILL);

@@ -53,6 +53,8 @@ class Child {
 // kernel ties PR_SET_PDEATHSIG to the thread that forked.
 Result<Child> spawn(const SpawnRequest& request);
 
+// Readable once process `pid` has ended; none where there is no such process.
+UniqueFd open_pidfd(pid_t pid);
 // The path that exec would run for `program`; NotFound with the directories that were searched.
 Result<std::string> find_program(const std::string& program);
 // The directory that this executable lies in (from /proc/self/exe).

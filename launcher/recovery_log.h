@@ -3,9 +3,11 @@
 //
 // The figures, each from the moment the launcher saw the death (lifeline or pidfd):
 //   restart_ms   until the successor was started
-//   attach_ms    until a status reply of the store first named the successor (for the store: until it
+//   attach_ms    until a status reply of the store first named the successor (for the store: until
+//   it
 //                first answered); a trainer has none
-//   recovery_ms  until the first commit seen after that: of a chunk of its rank (actor), of any chunk
+//   recovery_ms  until the first commit seen after that: of a chunk of its rank (actor), of any
+//   chunk
 //                (store) or of a step (trainer). It includes the time that the training script
 //                itself takes between steps.
 // Their resolution is the interval of the status queries, which is short while one is open.
@@ -24,9 +26,9 @@ struct DeathRecord {
   uint64_t life = 0;
   int pid = 0;
   DeathCause cause = DeathCause::kOwn;
-  std::optional<ExitInfo> exit;       // known once it was reaped
-  Step step_committed = kNoStep;      // as the launcher knew it
-  uint64_t at_ms = 0;                 // since the launcher's start
+  std::optional<ExitInfo> exit;   // known once it was reaped
+  Step step_committed = kNoStep;  // as the launcher knew it
+  uint64_t at_ms = 0;             // since the launcher's start
   std::optional<uint64_t> restart_ms;
   std::optional<uint64_t> attach_ms;
   std::optional<uint64_t> recovery_ms;
@@ -51,11 +53,11 @@ class RecoveryLog {
   struct Open {
     DeathRecord record;
     uint64_t died_ms = 0;
-    uint64_t successor = 0;           // its life; 0: not started yet
+    uint64_t successor = 0;  // its life; 0: not started yet
     bool has_baseline = false;
-    Step baseline_step = kNoStep;     // at the reply that first named the successor
+    Step baseline_step = kNoStep;  // at the reply that first named the successor
     uint64_t baseline_commits = 0;
-    bool done = false;                // measured, or superseded by another death of the seat
+    bool done = false;  // measured, or superseded by another death of the seat
   };
   bool is_attached(const Open& open, const StoreFacts& facts) const;
   uint64_t commits_of(const Open& open, const StoreFacts& facts) const;

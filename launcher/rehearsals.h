@@ -1,5 +1,5 @@
-// The configured kills of a job: which are still to be done, who waits for which to be done, and who
-// may be answered. Pure bookkeeping; the Supervisor does the killing.
+// The configured kills of a job: which are still to be done, who waits for which to be done, and
+// who may be answered. Pure bookkeeping; the Supervisor does the killing.
 #pragma once
 
 #include <cstdint>

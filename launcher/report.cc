@@ -56,13 +56,13 @@ Json restarts_by_role(const RunReport& report) {
 }
 
 Json memory_json_of(const RunReport& report) {
-  return {{"planned_bytes", report.planned_memory_bytes},
-          {"planned_shm_bytes", report.planned_shm_bytes},
-          {"real_bytes",
-           report.real_shm_bytes + report.real_buffer_bytes + report.real_process_bytes},
-          {"real_shm_bytes", report.real_shm_bytes},
-          {"real_buffer_bytes", report.real_buffer_bytes},
-          {"real_process_bytes", report.real_process_bytes}};
+  return {
+      {"planned_bytes", report.planned_memory_bytes},
+      {"planned_shm_bytes", report.planned_shm_bytes},
+      {"real_bytes", report.real_shm_bytes + report.real_buffer_bytes + report.real_process_bytes},
+      {"real_shm_bytes", report.real_shm_bytes},
+      {"real_buffer_bytes", report.real_buffer_bytes},
+      {"real_process_bytes", report.real_process_bytes}};
 }
 
 uint64_t staging_peak(const RunReport& report) {
@@ -76,10 +76,10 @@ void add_state(const RunReport& report, Json* out) {
   json["state_digest"] = report.state_digest.empty() ? Json(nullptr) : Json(report.state_digest);
   json["state_kept"] = report.state_kept;
   json["segments"] = report.segments;
-  json["clean_up"] = {{"segments_left", report.segments_left},
-                      {"processes_left", report.unreaped},
-                      {"error", report.clean_up_error.empty() ? Json(nullptr)
-                                                              : Json(report.clean_up_error)}};
+  json["clean_up"] = {
+      {"segments_left", report.segments_left},
+      {"processes_left", report.unreaped},
+      {"error", report.clean_up_error.empty() ? Json(nullptr) : Json(report.clean_up_error)}};
 }
 
 void add_steps(const RunReport& report, Json* out) {
@@ -161,11 +161,10 @@ std::string to_json(const RunReport& report) {
 
 std::string summary_text(const RunReport& report) {
   const std::vector<ReportCheck> checks = checks_of(report);
-  std::string out = format("%s: step %lld of %lld, %llu skipped, %.1f s", report.job.c_str(),
-                           static_cast<long long>(report.steps_committed),
-                           static_cast<long long>(report.steps_wanted),
-                           static_cast<unsigned long long>(report.steps_skipped),
-                           report.wall_seconds);
+  std::string out = format(
+      "%s: step %lld of %lld, %llu skipped, %.1f s", report.job.c_str(),
+      static_cast<long long>(report.steps_committed), static_cast<long long>(report.steps_wanted),
+      static_cast<unsigned long long>(report.steps_skipped), report.wall_seconds);
   out += format(", %zu restarts\n", report.deaths.size());
   if (const auto& times = report.step_seconds) {
     out += format("step seconds p50 %.4f, p90 %.4f, p99 %.4f, max %.4f\n", times->p50, times->p90,
@@ -175,8 +174,9 @@ std::string summary_text(const RunReport& report) {
          bytes_text(report.real_shm_bytes) + "\n";
   if (!report.state_digest.empty()) out += "state digest " + report.state_digest + "\n";
   if (report.state_kept) {
-    out += "the state is kept in shared memory: go on with --resume, remove it with `optlease clean " +
-           report.job + "`\n";
+    out +=
+        "the state is kept in shared memory: go on with --resume, remove it with `optlease clean " +
+        report.job + "`\n";
   }
   for (const ReportCheck& check : checks) {
     if (!check.passed) out += "check failed: " + check.name + ": " + check.detail + "\n";

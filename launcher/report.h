@@ -1,6 +1,6 @@
 // The report of one run: every number and check that `optlease run --report FILE` writes and that
-// --json prints. Pure: the runner gathers, this judges and makes JSON. docs/OPERATING.md explains the
-// fields.
+// --json prints. Pure: the runner gathers, this judges and makes JSON. docs/OPERATING.md explains
+// the fields.
 #pragma once
 
 #include <map>
@@ -16,11 +16,12 @@ namespace optlease {
 
 struct LossPoint {
   Step step = 0;
-  double loss = 0;      // mean over the ranks that reported it
+  double loss = 0;  // mean over the ranks that reported it
   uint32_t ranks = 0;
 };
-// Reads JSON lines {"step": .., "loss": ..}, one text a rank. Of several lines about a step of a rank
-// the last wins, because a restarted trainer repeats steps; lines cut short by a kill are skipped.
+// Reads JSON lines {"step": .., "loss": ..}, one text a rank. Of several lines about a step of a
+// rank the last wins, because a restarted trainer repeats steps; lines cut short by a kill are
+// skipped.
 std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts);
 
 struct RankReport {
@@ -54,13 +55,13 @@ struct RunReport {
   Step steps_wanted = 0;
   Step steps_committed = kNoStep;
   uint64_t steps_skipped = 0;
-  uint64_t commits = 0;             // chunks, as the last life of the store counted
+  uint64_t commits = 0;  // chunks, as the last life of the store counted
   std::vector<LossPoint> loss_curve;
   std::optional<StepSeconds> step_seconds;  // of the slowest rank, each percentile by itself
   std::vector<RankReport> ranks;
 
   std::vector<DeathRecord> deaths;
-  uint32_t rehearsals_wanted = 0;   // that could still happen in this run
+  uint32_t rehearsals_wanted = 0;  // that could still happen in this run
   uint32_t rehearsals_done = 0;
   std::vector<std::string> unreaped;
 
@@ -71,12 +72,12 @@ struct RunReport {
   uint64_t real_process_bytes = 0;  // largest sum of the children's private memory seen (VmRSS less
                                     // RssShmem and RssFile)
 
-  std::string state_digest;         // empty: not computed
+  std::string state_digest;  // empty: not computed
   std::string digest_error;
   bool state_kept = false;
-  std::vector<std::string> segments;        // names that the job had
-  std::vector<std::string> segments_left;   // that exist after the clean-up
-  std::string clean_up_error;               // empty: all went well
+  std::vector<std::string> segments;       // names that the job had
+  std::vector<std::string> segments_left;  // that exist after the clean-up
+  std::string clean_up_error;              // empty: all went well
 };
 
 struct ReportCheck {

@@ -8,9 +8,9 @@ namespace optlease {
 namespace {
 
 ReportCheck exit_check(const RunReport& report) {
-  return {"exit_zero", report.exit_code == ExitCode::kOk,
-          format("exit code %d (%s)", static_cast<int>(report.exit_code),
-                 name_of(report.exit_code))};
+  return {
+      "exit_zero", report.exit_code == ExitCode::kOk,
+      format("exit code %d (%s)", static_cast<int>(report.exit_code), name_of(report.exit_code))};
 }
 
 ReportCheck steps_check(const RunReport& report) {
@@ -108,8 +108,8 @@ ReportCheck restarts_check(const RunReport& report) {
     last = text_of(death.seat) + ", " + name_of(death.cause) +
            (death.exit ? ", " + text_of(*death.exit) : "");
   }
-  std::string detail = format("%u processes failed by themselves, %u were killed from outside", own,
-                              outside);
+  std::string detail =
+      format("%u processes failed by themselves, %u were killed from outside", own, outside);
   if (own > 0) detail += "; the last failure: " + last;
   return {"no_unexpected_restarts", own == 0, detail};
 }
@@ -117,8 +117,8 @@ ReportCheck restarts_check(const RunReport& report) {
 }  // namespace
 
 std::vector<ReportCheck> checks_of(const RunReport& report) {
-  return {exit_check(report),    steps_check(report),      digest_check(report),
-          staging_check(report), memory_check(report),     clean_check(report),
+  return {exit_check(report),      steps_check(report),      digest_check(report),
+          staging_check(report),   memory_check(report),     clean_check(report),
           processes_check(report), rehearsals_check(report), restarts_check(report)};
 }
 

@@ -26,9 +26,8 @@ uint64_t RestartPolicy::backoff_ms(Seat seat, uint64_t now_ms) const {
 }
 
 uint32_t RestartPolicy::recent(uint64_t now_ms) const {
-  return static_cast<uint32_t>(
-      std::count_if(deaths_.begin(), deaths_.end(),
-                    [&](uint64_t then) { return within_period(then, now_ms); }));
+  return static_cast<uint32_t>(std::count_if(
+      deaths_.begin(), deaths_.end(), [&](uint64_t then) { return within_period(then, now_ms); }));
 }
 
 }  // namespace optlease

@@ -1,7 +1,7 @@
 // How often a process may be restarted and how long to wait before each restart, in the manner of
 // Erlang/OTP's supervisors: more than `intensity` restarts of the whole job within `period_ms` end
-// it; the wait doubles with each restart of the same process within the period. Pure: time comes in.
-// Used by SupervisorCore alone.
+// it; the wait doubles with each restart of the same process within the period. Pure: time comes
+// in. Used by SupervisorCore alone.
 #pragma once
 
 #include <compare>

@@ -14,9 +14,9 @@ namespace optlease {
 namespace {
 
 // Progress for people: a time and a line.
-class Progress {
+class ProgressLines {
  public:
-  explicit Progress(const RunOptions& options)
+  explicit ProgressLines(const RunOptions& options)
       : out_(options.json ? stderr : stdout), quiet_(options.quiet), start_ms_(now_ms()) {}
   void operator()(const std::string& text) const {
     if (quiet_) return;
@@ -65,7 +65,7 @@ RunReport start_report(const JobPlan& plan, const JobClaim& claim, const std::st
 }
 
 ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
-                   const Progress& progress, RunReport* report) {
+                   const ProgressLines& progress, RunReport* report) {
   const auto directory = own_directory();
   if (!directory) return fail(directory.status().message(), ExitCode::kInternal);
   SocketContext context;
@@ -98,7 +98,7 @@ ExitCode run_job(const RunOptions& options) {
     return fail(config.status().message(),
                 refused ? ExitCode::kBadConfiguration : exit_code_for(config.status()));
   }
-  const Progress progress(options);
+  const ProgressLines progress(options);
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return fail(plan.status().message(), ExitCode::kBadConfiguration);

@@ -15,9 +15,9 @@ struct RunOptions {
   std::string config_path;
   std::vector<std::string> overrides;  // "section.key=value"
   StartMode mode = StartMode::kNew;
-  std::string report_path;             // empty: none
-  bool json = false;                   // the report on stdout, progress on stderr
-  bool quiet = false;                  // no progress
+  std::string report_path;  // empty: none
+  bool json = false;        // the report on stdout, progress on stderr
+  bool quiet = false;       // no progress
 };
 
 ExitCode run_job(const RunOptions& options);

@@ -193,6 +193,7 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   plan.staging_buffers = config.staging_buffers;
   plan.model.source = config.model_source;
   plan.model.seed = config.model_seed;
+  plan.optimizer.lr = config.optimizer.lr;
   plan.gradients = config.gradients;
   plan.trainer = config.trainer;
   plan.restart = config.restart;

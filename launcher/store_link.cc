@@ -11,9 +11,9 @@
 namespace optlease {
 namespace {
 
-constexpr size_t kWaitingMax = 1 << 16;      // frames for a store that does not listen
+constexpr size_t kWaitingMax = 1 << 16;  // frames for a store that does not listen
 constexpr uint64_t kHoldTtlMs = 10000;
-constexpr int64_t kHoldRepeatMs = 100;       // until the first answer
+constexpr int64_t kHoldRepeatMs = 100;  // until the first answer
 
 }  // namespace
 
@@ -116,8 +116,8 @@ StepHold::StepHold(std::unique_ptr<StoreLink> link, HoldBody body)
 
 Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
                                 uint64_t timeout_ms) {
-  auto link = std::make_unique<StoreLink>(context, run,
-                                          format("tool.%d", static_cast<int>(getpid())));
+  auto link =
+      std::make_unique<StoreLink>(context, run, format("tool.%d", static_cast<int>(getpid())));
   OPTLEASE_TRY(link->reconnect());
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(timeout_ms));
   int64_t asked_ms = 0;
@@ -128,7 +128,8 @@ Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
       sequence = link->request_hold(0, kHoldTtlMs, sequence);
     }
     std::vector<bool> ready;
-    OPTLEASE_TRY(poll_sockets({{link->socket()}, {}}, deadline.remaining_ms(kHoldRepeatMs), &ready));
+    OPTLEASE_TRY(
+        poll_sockets({{link->socket()}, {}}, deadline.remaining_ms(kHoldRepeatMs), &ready));
     StoreLink::Arrived arrived = link->receive();
     if (!arrived.refusal.empty()) {
       return Status(StatusCode::kBusy, "the host store refuses a hold: " + arrived.refusal);

@@ -19,8 +19,8 @@ constexpr int64_t kQueryMs = 50;           // between status queries
 constexpr int64_t kQueryMsMeasuring = 10;  // while a recovery is being measured
 constexpr int64_t kSecondMs = 1000;
 constexpr int kWaitMsMax = 50;
-constexpr int kWaitMsRestart = 2;          // while a process waits for its restart
-constexpr int kSnapshotMs = 500;           // for the last telemetry before the stop
+constexpr int kWaitMsRestart = 2;                      // while a process waits for its restart
+constexpr int kSnapshotMs = 500;                       // for the last telemetry before the stop
 constexpr uint64_t kReserveBytesPerMs = 256ull << 10;  // a slow machine's zeroing of shared memory
 constexpr int kDestructorReapMs = 2000;
 
@@ -77,9 +77,9 @@ Result<std::unique_ptr<Supervisor>> Supervisor::open(SocketContext& context, Sup
   const sigset_t set = stop_signals();
   UniqueFd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return Status(StatusCode::kIo, "no signalfd for the stop signals");
-  return std::unique_ptr<Supervisor>(new Supervisor(
-      context, std::move(setup), claim, std::move(control).value(), std::move(vault).value(),
-      std::move(telemetry).value(), std::move(signals)));
+  return std::unique_ptr<Supervisor>(
+      new Supervisor(context, std::move(setup), claim, std::move(control).value(),
+                     std::move(vault).value(), std::move(telemetry).value(), std::move(signals)));
 }
 
 Supervisor::Supervisor(SocketContext& context, SupervisorSetup setup, const JobClaim& claim,
@@ -97,8 +97,7 @@ Supervisor::Supervisor(SocketContext& context, SupervisorSetup setup, const JobC
       telemetry_(std::move(telemetry)),
       signal_fd_(std::move(signals)),
       keep_(setup_.plan.keep_state) {
-  for (ProcessPlan& process :
-       make_process_plan(setup_.plan, claim.run, setup_.program_directory)) {
+  for (ProcessPlan& process : make_process_plan(setup_.plan, claim.run, setup_.program_directory)) {
     const bool is_store = process.role == Role::kHostStore;
     const Seat seat{process.role, is_store ? 0 : process.rank};
     processes_[seat] = std::move(process);
@@ -243,8 +242,8 @@ void Supervisor::record_death(const Action& action) {
   const int pid = living == living_.end() ? 0 : static_cast<int>(living->second.child.pid());
   recovery_.died(action.seat, action.life, pid, action.cause, core_.facts().body.step_committed,
                  now());
-  say(text_of(action.seat) + format(" (incarnation %llu) died: ",
-                                    static_cast<unsigned long long>(action.life)) +
+  say(text_of(action.seat) +
+      format(" (incarnation %llu) died: ", static_cast<unsigned long long>(action.life)) +
       name_of(action.cause));
 }
 

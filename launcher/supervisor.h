@@ -28,14 +28,14 @@ namespace optlease {
 struct SupervisorSetup {
   JobPlan plan;
   std::string program_directory;
-  uint64_t planned_shm_bytes = 0;  // reserving it takes time, which the store is given
+  uint64_t planned_shm_bytes = 0;               // reserving it takes time, which the store is given
   std::function<void(const std::string&)> say;  // one line of progress for people
 };
 
 class Supervisor {
  public:
-  // Opens every socket of the launcher. REQUIRES: the stop signals are blocked (block_stop_signals),
-  // `claim` outlives the supervisor.
+  // Opens every socket of the launcher. REQUIRES: the stop signals are blocked
+  // (block_stop_signals), `claim` outlives the supervisor.
   static Result<std::unique_ptr<Supervisor>> open(SocketContext& context, SupervisorSetup setup,
                                                   const JobClaim& claim);
   // Kills and reaps whatever still lives: nothing but a failure in run() leaves anything.
@@ -58,7 +58,7 @@ class Supervisor {
   using Key = std::pair<Seat, uint64_t>;
   struct Live {
     Child child;
-    UniqueFd lifeline;   // none of a trainer
+    UniqueFd lifeline;  // none of a trainer
     bool lifeline_open = false;
     std::string log_file;
   };
@@ -122,8 +122,8 @@ class Supervisor {
   bool name_loss_said_ = false;
 };
 
-// SIGINT, SIGTERM and SIGHUP are taken from a descriptor, SIGPIPE is ignored. REQUIRES: called before
-// any thread exists, so that every thread inherits the mask.
+// SIGINT, SIGTERM and SIGHUP are taken from a descriptor, SIGPIPE is ignored. REQUIRES: called
+// before any thread exists, so that every thread inherits the mask.
 Status block_stop_signals();
 
 }  // namespace optlease

@@ -44,8 +44,7 @@ void SupervisorCore::note(const std::string& text) {
 void SupervisorCore::tell_all_facts() {
   for (const auto& [key, body] : bodies_) {
     if (key.first.role != Role::kGpuActor) continue;
-    const auto kind =
-        body.lifeline_open ? Action::Kind::kTellStarted : Action::Kind::kTellLost;
+    const auto kind = body.lifeline_open ? Action::Kind::kTellStarted : Action::Kind::kTellLost;
     say({.kind = kind, .seat = key.first, .life = key.second});
   }
   for (const auto& [rank, lives] : reaped_) {
@@ -61,7 +60,8 @@ void SupervisorCore::spawn(Seat seat, uint64_t now_ms) {
   chair.cause = DeathCause::kOwn;
   bodies_[{seat, chair.life}] = Body{};
   // A trainer has no sign of life of its own: its step requests are its actor's business.
-  set_state(chair, seat.role == Role::kTrainer ? SeatState::kRunning : SeatState::kStarting, now_ms);
+  set_state(chair, seat.role == Role::kTrainer ? SeatState::kRunning : SeatState::kStarting,
+            now_ms);
   // The store hears of an incarnation before that can say hello.
   if (seat.role == Role::kGpuActor) {
     say({.kind = Action::Kind::kTellStarted, .seat = seat, .life = chair.life});
@@ -188,9 +188,9 @@ void SupervisorCore::count_death(Seat seat, DeathCause cause, uint64_t now_ms) {
   const bool go_on = policy_.note_death(seat, now_ms);
   chair.due_ms = now_ms + policy_.backoff_ms(seat, now_ms);
   if (go_on) return;
-  std::string text = format("%u restarts within %llu ms, one more than restart.intensity allows",
-                            policy_.recent(now_ms),
-                            static_cast<unsigned long long>(options_.restart.period_ms));
+  std::string text =
+      format("%u restarts within %llu ms, one more than restart.intensity allows",
+             policy_.recent(now_ms), static_cast<unsigned long long>(options_.restart.period_ms));
   text += "; the last to die was " + text_of(seat) + " (" + name_of(cause) + ")";
   if (!ending_text_.empty()) text += "; last known exit: " + ending_text_;
   last_dead_ = {seat, chair.life};

@@ -61,10 +61,10 @@ struct Action {
     kTellStarted,  // to the store, about seat.rank, life
     kTellLost,
     kTellReaped,
-    kStopStore,    // ttl_ms
-    kNote,         // text for the log
-    kDied,         // seat, life, cause: one for the report (never while the job stops)
-    kFinish,       // nothing is left to supervise
+    kStopStore,  // ttl_ms
+    kNote,       // text for the log
+    kDied,       // seat, life, cause: one for the report (never while the job stops)
+    kFinish,     // nothing is left to supervise
   };
   Kind kind = Kind::kNote;
   Seat seat = {};
@@ -132,12 +132,12 @@ class SupervisorCore {
   struct Chair {
     SeatState state = SeatState::kWaiting;
     uint64_t life = 0;
-    uint64_t since_ms = 0;  // of the state
-    uint64_t due_ms = 0;    // kBackoff: when to start
+    uint64_t since_ms = 0;                // of the state
+    uint64_t due_ms = 0;                  // kBackoff: when to start
     DeathCause cause = DeathCause::kOwn;  // of the death that is under way
     bool ended_well = false;
   };
-  struct Body {             // a process that is not reaped yet
+  struct Body {  // a process that is not reaped yet
     bool lifeline_open = true;
     bool kill_sent = false;
     uint64_t closed_ms = 0;
@@ -178,11 +178,11 @@ class SupervisorCore {
   Mode mode_ = Mode::kRun;
   Ending ending_ = Ending::kNone;
   std::string ending_text_;
-  BodyKey last_dead_;               // the death that ended the job, where one did
+  BodyKey last_dead_;  // the death that ended the job, where one did
   ExitInfo ending_exit_;
   bool store_was_up_ = false;
   bool all_were_attached_ = false;
-  uint64_t answered_ms_ = 0;        // when the store answered last
+  uint64_t answered_ms_ = 0;  // when the store answered last
   uint64_t advanced_ms_ = 0;
   uint64_t stop_deadline_ms_ = 0;
   uint64_t stop_sent_ms_ = 0;

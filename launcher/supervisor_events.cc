@@ -27,14 +27,16 @@ bool is_fatal(Seat seat, const ExitInfo& info) {
     case ExitCode::kReplaced:
     case ExitCode::kLauncherLost:
     case ExitCode::kInterrupted:
+    case ExitCode::kAlreadyRunning:
       return false;  // not its own failure: another life may do well
+    case ExitCode::kStateExists:
+    case ExitCode::kStateAbsent:
+      // An actor makes no state: its predecessor's socket, or the store's segment, is on its way.
+      return seat.role == Role::kHostStore;
     case ExitCode::kInternal:
     case ExitCode::kUsage:
     case ExitCode::kBadConfiguration:
     case ExitCode::kNoResources:
-    case ExitCode::kAlreadyRunning:
-    case ExitCode::kStateExists:
-    case ExitCode::kStateAbsent:
     case ExitCode::kCrashLoop:
     case ExitCode::kStoreLost:
     case ExitCode::kCorruptState:
@@ -172,9 +174,9 @@ void Supervisor::hear_tools() {
 
 void Supervisor::request_restart(const std::string& peer, uint32_t rank) {
   if (rank >= setup_.plan.segment.world_size) {
-    control_.reply(peer, error_reply_json(ExitCode::kUsage,
-                                          format("rank %u: the job has %u ranks", rank,
-                                                 setup_.plan.segment.world_size)));
+    control_.reply(peer,
+                   error_reply_json(ExitCode::kUsage, format("rank %u: the job has %u ranks", rank,
+                                                             setup_.plan.segment.world_size)));
     return;
   }
   const Seat seat{Role::kGpuActor, rank};

@@ -1,6 +1,6 @@
-// What the launcher knows from the actors' snapshot sockets, for its report: it asks each actor about
-// once a second and once more before the job stops, and keeps the last answer of every incarnation.
-// Never blocks except in ask_once_more. Not thread-safe.
+// What the launcher knows from the actors' snapshot sockets, for its report: it asks each actor
+// about once a second and once more before the job stops, and keeps the last answer of every
+// incarnation. Never blocks except in ask_once_more. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -38,9 +38,9 @@ class TelemetryProbe {
   RankTraffic traffic(uint32_t rank) const;
 
  private:
-  std::vector<Socket> sockets_;                                  // by rank
-  std::vector<std::map<uint64_t, ActorTelemetry>> heard_;        // by rank and incarnation
-  std::vector<uint64_t> answers_;                                // by rank
+  std::vector<Socket> sockets_;                            // by rank
+  std::vector<std::map<uint64_t, ActorTelemetry>> heard_;  // by rank and incarnation
+  std::vector<uint64_t> answers_;                          // by rank
 };
 
 }  // namespace optlease

@@ -16,9 +16,8 @@ Result<Segment> open_arena(const std::string& name, const ControlView& view, Ran
   ArenaHeader header;
   std::memcpy(&header, arena.value().data(), sizeof header);
   if (header.magic == kArenaMagic && header.version != kSegmentVersion) {
-    return Status{StatusCode::kWrongVersion,
-                  format("%s has format version %u, this build reads %u", name.c_str(),
-                         header.version, kSegmentVersion)};
+    return Status{StatusCode::kWrongVersion, format("%s has format version %u, this build reads %u",
+                                                    name.c_str(), header.version, kSegmentVersion)};
   }
   if (const char* why = why_invalid(header, arena.value().bytes())) return corrupt(why);
   if (std::memcmp(header.job_id, view.header().job_id, sizeof header.job_id) != 0) {
@@ -31,7 +30,8 @@ Result<Segment> open_arena(const std::string& name, const ControlView& view, Ran
   if (header.slot_bytes != record.slot_bytes || header.slot_count != record.slot_count ||
       header.total_bytes != record.arena_bytes) {
     return corrupt(format("it has %u slots of %" PRIu64 " bytes, the control segment says %u of "
-                          "%" PRIu64, header.slot_count, header.slot_bytes, record.slot_count,
+                          "%" PRIu64,
+                          header.slot_count, header.slot_bytes, record.slot_count,
                           record.slot_bytes));
   }
   return arena;

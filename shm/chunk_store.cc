@@ -49,8 +49,9 @@ StoreEpoch ChunkStore::epoch() const { return StoreEpoch(view_.header().store_ep
 void ChunkStore::commit(Rank rank, ChunkIndex chunk, Step step, std::span<const SlotEntry> shadow) {
   ChunkRecord* record = mutable_chunk(rank, chunk);
   const uint64_t word = record->commit_word.load(std::memory_order_relaxed);
-  OPTLEASE_CHECK(step > version_of(word), "rank %u, chunk %u: commit of version %" PRId64
-                 " over %" PRId64, rank.value, chunk.value, step, version_of(word));
+  OPTLEASE_CHECK(step > version_of(word),
+                 "rank %u, chunk %u: commit of version %" PRId64 " over %" PRId64, rank.value,
+                 chunk.value, step, version_of(word));
   OPTLEASE_CHECK(shadow.size() == record->slot_count, "%zu entries for %u slots", shadow.size(),
                  record->slot_count);
   const uint32_t idle = 1 - bank_of(word);
@@ -72,8 +73,9 @@ void ChunkStore::commit_unchanged(Rank rank, ChunkIndex chunk, Step step) {
   ChunkRecord* record = mutable_chunk(rank, chunk);
   const uint64_t word = record->commit_word.load(std::memory_order_relaxed);
   const Step version = version_of(word);
-  OPTLEASE_CHECK(version >= 0 && step >= version, "rank %u, chunk %u: version %" PRId64
-                 " cannot become %" PRId64 " unchanged", rank.value, chunk.value, version, step);
+  OPTLEASE_CHECK(version >= 0 && step >= version,
+                 "rank %u, chunk %u: version %" PRId64 " cannot become %" PRId64 " unchanged",
+                 rank.value, chunk.value, version, step);
   KILL_POINT("commit_unchanged.before_flip");
   // The same bank: slots and checksums stay where they are.
   record->commit_word.store(encode_commit_word(step, bank_of(word)), std::memory_order_release);
@@ -99,9 +101,16 @@ void ChunkStore::write_step_record(Rank rank, const StepRecord& record) {
   KILL_POINT("record.written");
 }
 
+void ChunkStore::void_step_record(Rank rank, Step step) {
+  std::atomic_ref<int64_t> held(mutable_rank(rank)->steps[step & 1].step);
+  if (held.load(std::memory_order_relaxed) != step) return;
+  held.store(kNoStep, std::memory_order_release);
+  KILL_POINT("record.voided");
+}
+
 void ChunkStore::write_blob(Rank rank, Step step, std::string_view blob) {
-  OPTLEASE_CHECK(step >= 0 && blob.size() <= kUserBlobBytesMax, "a blob of %zu bytes for step %"
-                 PRId64, blob.size(), step);
+  OPTLEASE_CHECK(step >= 0 && blob.size() <= kUserBlobBytesMax,
+                 "a blob of %zu bytes for step %" PRId64, blob.size(), step);
   bool found = false;
   if (view_.blob(rank, step, &found) == blob && found) return;  // as with a repeated record
   BlobRecord* to = &mutable_rank(rank)->blobs[step & 1];

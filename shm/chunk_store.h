@@ -20,7 +20,7 @@ namespace optlease {
 
 struct SegmentNames {
   std::string control;
-  std::vector<std::string> arenas;     // by rank
+  std::vector<std::string> arenas;  // by rank
 };
 
 class ChunkStore {
@@ -29,8 +29,8 @@ class ChunkStore {
   // segment turns kReady last; a half-made set is removed again on failure. NoSpace names needed,
   // free and path. AlreadyExists where a name is taken.
   static Result<ChunkStore> create(const SegmentPlan& plan, const SegmentNames& names);
-  // Opens and validates what create made (why_invalid of every header and table, layout hash, job id
-  // in every arena); changes nothing but the store epoch, which it raises by one.
+  // Opens and validates what create made (why_invalid of every header and table, layout hash, job
+  // id in every arena); changes nothing but the store epoch, which it raises by one.
   static Result<ChunkStore> recover(const SegmentPlan& plan, const SegmentNames& names);
 
   const ControlView& view() const { return view_; }
@@ -44,6 +44,9 @@ class ChunkStore {
   void commit_unchanged(Rank rank, ChunkIndex chunk, Step step);
 
   void write_step_record(Rank rank, const StepRecord& record);
+  // The record of `step` is none from here on; nothing where the bank holds another's.
+  // REQUIRES: no chunk is committed at `step`.
+  void void_step_record(Rank rank, Step step);
   // Blob for `step` (bank step & 1), or carries the blob of step - 1 forward.
   void write_blob(Rank rank, Step step, std::string_view blob);
   void keep_blob(Rank rank, Step step);
@@ -60,14 +63,14 @@ class ChunkStore {
 
  private:
   explicit ChunkStore(Segment control);
-  Status look();                       // view_ over control_, validated
+  Status look();  // view_ over control_, validated
   SegmentHeader* mutable_header() const;
   RankRecord* mutable_rank(Rank rank) const;
   ChunkRecord* mutable_chunk(Rank rank, ChunkIndex chunk) const;
   char* mutable_blob(Rank rank, Step step) const;
   Segment control_;
   ControlView view_;
-  std::vector<Segment> arenas_;        // mapped nowhere: kept open so that their space is owned
+  std::vector<Segment> arenas_;  // mapped nowhere: kept open so that their space is owned
 };
 
 }  // namespace optlease

@@ -132,9 +132,9 @@ Result<ChunkStore> ChunkStore::recover(const SegmentPlan& plan, const SegmentNam
   OPTLEASE_TRY(store.look());
   const SegmentHeader& header = store.view_.header();
   if (plan.job_name != header.job_name) {
-    return Status{StatusCode::kInvalidArgument, names.control + " belongs to job '" +
-                                                    header.job_name + "', not '" + plan.job_name +
-                                                    "'"};
+    return Status{
+        StatusCode::kInvalidArgument,
+        names.control + " belongs to job '" + header.job_name + "', not '" + plan.job_name + "'"};
   }
   if (header.layout_hash != layout_hash(plan)) {
     return Status{StatusCode::kInvalidArgument,
@@ -145,8 +145,8 @@ Result<ChunkStore> ChunkStore::recover(const SegmentPlan& plan, const SegmentNam
   }
   OPTLEASE_TRY(check_control_at_rest(store.view_));
   for (uint32_t r = 0; r < plan.world_size; ++r) {
-    Result<Segment> arena = open_arena(names.arenas[r], store.view_, Rank(r),
-                                       Segment::Access::kReadWrite);
+    Result<Segment> arena =
+        open_arena(names.arenas[r], store.view_, Rank(r), Segment::Access::kReadWrite);
     if (!arena.is_ok()) return arena.status();
     arena.value().unmap();
     store.arenas_.push_back(std::move(arena).value());

@@ -12,7 +12,8 @@ namespace optlease {
 
 class ChunkWindow {
  public:
-  static Result<ChunkWindow> open(const std::string& control_name, const std::string& arena_name, Rank rank);
+  static Result<ChunkWindow> open(const std::string& control_name, const std::string& arena_name,
+                                  Rank rank);
 
   const ControlView& view() const { return view_; }
   uint64_t slot_bytes() const;

@@ -94,8 +94,7 @@ Status check_plan(const SegmentPlan& plan, const SegmentHeader& header) {
       if (offset > kTensorElementsMax) return corrupt("space '" + space.name + "' overflows");
     }
     const auto members = static_cast<uint32_t>(space.members.size());
-    if (space.elements != offset ||
-        space.shard_elements != shard_elements_for(offset, members)) {
+    if (space.elements != offset || space.shard_elements != shard_elements_for(offset, members)) {
       return corrupt("the element counts of space '" + space.name + "' do not hold");
     }
   }
@@ -113,8 +112,8 @@ Status check_chunk_count(const SegmentPlan& plan, uint32_t chunk_count) {
     }
   }
   if (chunks != chunk_count) {
-    return corrupt(format("the chunk table has %u entries and the shards have another number",
-                          chunk_count));
+    return corrupt(
+        format("the chunk table has %u entries and the shards have another number", chunk_count));
   }
   return Status::ok();
 }
@@ -185,8 +184,8 @@ Status check_control_header(const void* data, uint64_t bytes) {
   }
   if (header.magic == kSegmentMagic && header.version != kSegmentVersion) {
     return {StatusCode::kWrongVersion,
-            format("the control segment has format version %u, this build reads %u",
-                   header.version, kSegmentVersion)};
+            format("the control segment has format version %u, this build reads %u", header.version,
+                   kSegmentVersion)};
   }
   if (const char* why = why_invalid(header, bytes)) return corrupt(why);
   if (std::memchr(header.job_name, '\0', sizeof header.job_name) == nullptr) {
@@ -221,8 +220,9 @@ Status check_control_at_rest(const ControlView& view) {
     for (uint32_t c = 0; c < chunks.size(); ++c) {
       const Step version = view.version(Rank(r), ChunkIndex(c));
       if (version != step && version != step + 1) {
-        return corrupt(format("rank %u, chunk %u is at version %" PRId64
-                              " while step %" PRId64 " is committed", r, c, version, step));
+        return corrupt(format("rank %u, chunk %u is at version %" PRId64 " while step %" PRId64
+                              " is committed",
+                              r, c, version, step));
       }
       if (version < 0) continue;
       for (const SlotEntry& entry : view.entries(Rank(r), ChunkIndex(c))) {

@@ -25,7 +25,7 @@ class ControlView {
   std::span<const TensorRecord> tensors(uint32_t space) const;
   const RankRecord& rank(Rank rank) const;
   std::span<const ChunkRecord> chunks(Rank rank) const;
-  uint64_t commit_word(Rank rank, ChunkIndex chunk) const;          // acquire
+  uint64_t commit_word(Rank rank, ChunkIndex chunk) const;  // acquire
   Step version(Rank rank, ChunkIndex chunk) const;
   // Of the committed bank; they mean nothing where version() is kNoStep.
   std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk) const;

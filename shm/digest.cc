@@ -117,8 +117,8 @@ class Digester {
     return Status::ok();
   }
 
-  // A rank's part comes in the order of spaces, tensors, arrays and elements. Each stretch without a
-  // gap and of one version starts with its place, so chunk borders leave no trace here either.
+  // A rank's part comes in the order of spaces, tensors, arrays and elements. Each stretch without
+  // a gap and of one version starts with its place, so chunk borders leave no trace here either.
   void add_to_rank(const ElementRun& run) {
     RankPart& rank = ranks_[run.rank.value];
     if (run.space != rank.space || run.array != rank.array ||

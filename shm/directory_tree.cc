@@ -31,7 +31,7 @@ class Walk {
   Walk(bool remove, std::vector<TreeEntry>* entries) : remove_(remove), entries_(entries) {}
 
   Status visit(int parent, const std::string& name, const std::string& shown, int depth) {
-    struct stat info{};
+    struct stat info {};
     if (::fstatat(parent, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
       return errno == ENOENT ? Status::ok() : failed("fstatat", shown);  // somebody was faster
     }
@@ -54,8 +54,8 @@ class Walk {
   Status visit_inside(int parent, const std::string& name, const std::string& shown, dev_t device,
                       int depth) {
     if (depth >= kDepthMax) {
-      return {StatusCode::kUnsupported, format("%s is deeper than %d folders", shown.c_str(),
-                                               kDepthMax)};
+      return {StatusCode::kUnsupported,
+              format("%s is deeper than %d folders", shown.c_str(), kDepthMax)};
     }
     if (depth == 0) device_ = device;
     if (device != device_) {
@@ -83,11 +83,11 @@ Result<UniqueFd> open_own_directory(int parent, const std::string& path) {
     return ::openat(parent, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   }));
   if (!fd) return failed("open", path);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return failed("fstat", path);
   if (info.st_uid != ::geteuid()) {
-    return Status{StatusCode::kPermission, format("%s belongs to uid %u", path.c_str(),
-                                                  static_cast<unsigned>(info.st_uid))};
+    return Status{StatusCode::kPermission,
+                  format("%s belongs to uid %u", path.c_str(), static_cast<unsigned>(info.st_uid))};
   }
   return fd;
 }

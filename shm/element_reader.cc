@@ -17,18 +17,17 @@ Result<const char*> slot_of(const ControlView& view, std::span<const ArenaView> 
                   format("the arena of rank %u is not mapped", rank.value)};
   }
   if (entry->slot >= record.slot_count) {
-    return Status{StatusCode::kCorrupt, format("rank %u, chunk %u is committed in slot %u of %u",
-                                               rank.value, chunk.value, entry->slot,
-                                               record.slot_count)};
+    return Status{StatusCode::kCorrupt,
+                  format("rank %u, chunk %u is committed in slot %u of %u", rank.value, chunk.value,
+                         entry->slot, record.slot_count)};
   }
   return arena.base + kArenaSlotsOffset + entry->slot * record.slot_bytes;
 }
 
 // The index of the first chunk of `space` among a rank's chunks. Spaces ascend in the table.
 uint32_t first_chunk_of_space(std::span<const ChunkRecord> chunks, uint32_t space) {
-  const auto found = std::partition_point(chunks.begin(), chunks.end(), [&](const ChunkRecord& c) {
-    return c.space < space;
-  });
+  const auto found = std::partition_point(chunks.begin(), chunks.end(),
+                                          [&](const ChunkRecord& c) { return c.space < space; });
   return static_cast<uint32_t>(found - chunks.begin());
 }
 
@@ -40,8 +39,8 @@ Status read_chunk(const ControlView& view, std::span<const ArenaView> arenas, Ra
                           std::min(range.end, record.first_element + record.elements)};
   const Step version = view.version(rank, chunk);
   if (version < 0) {
-    return {StatusCode::kNotFound, format("rank %u, chunk %u was never written", rank.value,
-                                          chunk.value)};
+    return {StatusCode::kNotFound,
+            format("rank %u, chunk %u was never written", rank.value, chunk.value)};
   }
   SlotEntry entry;
   const Result<const char*> slot = slot_of(view, arenas, rank, chunk, &entry);
@@ -83,9 +82,9 @@ Status read_elements(const ControlView& view, std::span<const ArenaView> arenas,
     const uint64_t shard_begin = at / record.shard_elements * record.shard_elements;
     const uint64_t within = (at - shard_begin) / record.chunk_elements;
     const uint32_t chunk = first_chunk_of_space(chunks, space) + static_cast<uint32_t>(within);
-    OPTLEASE_CHECK(chunk < chunks.size() && chunks[chunk].space == space &&
-                       chunks[chunk].first_element <= at,
-                   "rank %u, chunk %u, element %" PRIu64, rank.value, chunk, at);
+    OPTLEASE_CHECK(
+        chunk < chunks.size() && chunks[chunk].space == space && chunks[chunk].first_element <= at,
+        "rank %u, chunk %u, element %" PRIu64, rank.value, chunk, at);
     OPTLEASE_TRY(
         read_chunk(view, arenas, rank, ChunkIndex(chunk), array, {at, range.end}, callback));
     at = std::min(range.end, chunks[chunk].first_element + chunks[chunk].elements);
@@ -108,9 +107,9 @@ Status verify_chunk(const ControlView& view, std::span<const ArenaView> arenas, 
   if (found == entry.checksum) return Status::ok();
   return {StatusCode::kCorrupt,
           format("space '%s', rank %u, chunk %u (version %" PRId64 "), slot %u: the checksum is "
-                 "%016" PRIx64 ", expected %016" PRIx64, view.spaces()[record.space].name,
-                 rank.value, chunk.value, view.version(rank, chunk), entry.slot, found,
-                 entry.checksum)};
+                 "%016" PRIx64 ", expected %016" PRIx64,
+                 view.spaces()[record.space].name, rank.value, chunk.value,
+                 view.version(rank, chunk), entry.slot, found, entry.checksum)};
 }
 
 }  // namespace optlease

@@ -26,11 +26,11 @@ std::vector<ArenaView> arena_views(std::span<const Segment> arenas);
 // A run of elements that lie together in one chunk.
 struct ElementRun {
   uint32_t space = 0;
-  uint32_t array = 0;                  // index into kAdamArrayNames
+  uint32_t array = 0;  // index into kAdamArrayNames
   Rank rank;
   ChunkIndex chunk;
   Step version = kNoStep;
-  uint64_t first_element = 0;          // within the space
+  uint64_t first_element = 0;  // within the space
   uint64_t count = 0;
   const float* data = nullptr;
 };

@@ -25,8 +25,10 @@ bool take_fds(msghdr* message, UniqueFd* fd) {
       int received = -1;
       std::memcpy(&received, CMSG_DATA(c) + i * sizeof(int), sizeof received);
       UniqueFd owned(received);
-      if (*fd) good = false;
-      else *fd = std::move(owned);
+      if (*fd)
+        good = false;
+      else
+        *fd = std::move(owned);
     }
   }
   return good;
@@ -42,8 +44,8 @@ Progress FdReceiver::receive(int socket, void* into, size_t bytes) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t n = retry_eintr(
-      [&] { return ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
+  const ssize_t n =
+      retry_eintr([&] { return ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
   if (n < 0) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? Progress::kWouldBlock : Progress::kFailed;
   }
@@ -83,10 +85,10 @@ Status check_peer(int socket) {
     return {StatusCode::kIo, format("SO_PEERCRED: %s", ::strerror(errno))};
   }
   if (peer.uid == ::geteuid()) return Status::ok();
-  return {StatusCode::kPermission,
-          format("the peer (pid %d) runs as uid %u, this process as uid %u",
-                 static_cast<int>(peer.pid), static_cast<unsigned>(peer.uid),
-                 static_cast<unsigned>(::geteuid()))};
+  return {
+      StatusCode::kPermission,
+      format("the peer (pid %d) runs as uid %u, this process as uid %u", static_cast<int>(peer.pid),
+             static_cast<unsigned>(peer.uid), static_cast<unsigned>(::geteuid()))};
 }
 
 }  // namespace optlease

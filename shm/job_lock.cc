@@ -26,35 +26,37 @@ Status failed(const std::string& name, const char* what, int error) {
   StatusCode code = StatusCode::kIo;
   if (error == EACCES || error == EPERM || error == ELOOP) code = StatusCode::kPermission;
   if (error == ENOSPC || error == ENOMEM) code = StatusCode::kNoSpace;
-  return {code, format("job lock %s: %s: %s", Segment::path_of(name).c_str(), what,
-                       ::strerror(error))};
+  return {code,
+          format("job lock %s: %s: %s", Segment::path_of(name).c_str(), what, ::strerror(error))};
 }
 
 Status check_lock_file(int fd, const std::string& name) {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) return failed(name, "fstat", errno);
   const std::string path = Segment::path_of(name);
   if (!S_ISREG(info.st_mode)) return {StatusCode::kPermission, path + " is no regular file"};
   if (info.st_uid != ::geteuid() || (info.st_mode & 07777) != 0600) {
-    return {StatusCode::kPermission,
-            format("%s belongs to uid %u with mode %04o; a job lock belongs to this user (uid %u) "
-                   "with mode 0600", path.c_str(), static_cast<unsigned>(info.st_uid),
-                   static_cast<unsigned>(info.st_mode & 07777),
-                   static_cast<unsigned>(::geteuid()))};
+    return {
+        StatusCode::kPermission,
+        format("%s belongs to uid %u with mode %04o; a job lock belongs to this user (uid %u) "
+               "with mode 0600",
+               path.c_str(), static_cast<unsigned>(info.st_uid),
+               static_cast<unsigned>(info.st_mode & 07777), static_cast<unsigned>(::geteuid()))};
   }
   if (info.st_size != 0) return {StatusCode::kCorrupt, path + " is no job lock: it is not empty"};
   return Status::ok();
 }
 
 bool is_name_of(int fd, const std::string& name) {
-  struct stat ours{}, named{};
+  struct stat ours {
+  }, named{};
   return ::fstat(fd, &ours) == 0 && ::lstat(Segment::path_of(name).c_str(), &named) == 0 &&
          ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
 // The process that took the flock, as /proc/locks has it; 0 where it does not say. For words only.
 int holder_pid(int fd) {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) return 0;
   const std::unique_ptr<FILE, int (*)(FILE*)> locks(std::fopen("/proc/locks", "re"), std::fclose);
   if (locks == nullptr) return 0;
@@ -63,8 +65,8 @@ int holder_pid(int fd) {
     int pid = 0;
     unsigned major = 0, minor = 0;
     uint64_t inode = 0;
-    if (std::sscanf(line, "%*d: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &major, &minor,
-                    &inode) == 4 &&
+    if (std::sscanf(line, "%*d: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &major, &minor, &inode) ==
+            4 &&
         inode == info.st_ino && makedev(major, minor) == info.st_dev) {
       return pid;
     }
@@ -77,7 +79,8 @@ Status busy(const std::string& name, int fd) {
   const std::string who = pid > 0 ? format("process %d took it", pid) : "a live process has it";
   return {StatusCode::kBusy,
           format("the job is running: %s is locked (%s, and it or a child of it lives); stop that "
-                 "job or choose another name", Segment::path_of(name).c_str(), who.c_str())};
+                 "job or choose another name",
+                 Segment::path_of(name).c_str(), who.c_str())};
 }
 
 void pause_ms(uint64_t ms) {
@@ -94,15 +97,15 @@ uint64_t now_ms() {
 Result<UniqueFd> open_lock(const std::string& name, int flags) {
   // O_NONBLOCK: a FIFO in our place would otherwise hold us until somebody opened its other end.
   UniqueFd fd(retry_eintr([&] {
-    return ::open(Segment::path_of(name).c_str(),
-                  flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+    return ::open(Segment::path_of(name).c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+                  0600);
   }));
   if (!fd) {
     if (errno == ENOENT) return Status{StatusCode::kNotFound, name};
     return failed(name, "open", errno);
   }
   // A umask may have narrowed the mode of a lock that was made just now.
-  struct stat info{};
+  struct stat info {};
   if ((flags & O_CREAT) != 0 && ::fstat(fd.get(), &info) == 0 && info.st_uid == ::geteuid() &&
       S_ISREG(info.st_mode) && (info.st_mode & 07777 & ~0600) == 0) {
     ::fchmod(fd.get(), 0600);

@@ -1,7 +1,7 @@
 // Who owns a job: an exclusive flock on the job's empty lock segment. The kernel lets go of it when
-// the last process that holds the descriptor is gone, so a lock that can be had means that nobody of
-// the job lives. Used by the launcher (whose children inherit it), leftovers and tests. It guards
-// names, not memory; it says nothing about what the segments hold.
+// the last process that holds the descriptor is gone, so a lock that can be had means that nobody
+// of the job lives. Used by the launcher (whose children inherit it), leftovers and tests. It
+// guards names, not memory; it says nothing about what the segments hold.
 #pragma once
 
 #include <cstdint>

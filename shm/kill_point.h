@@ -20,8 +20,8 @@ void arm_kill_point(const char* specification);
 
 }  // namespace optlease
 
-#define KILL_POINT(name)                                                                       \
-  do {                                                                                         \
-    if (::optlease::g_kill_points_armed.load(std::memory_order_relaxed) != 0) [[unlikely]]     \
-      ::optlease::visit_kill_point(name);                                                      \
+#define KILL_POINT(name)                                                                   \
+  do {                                                                                     \
+    if (::optlease::g_kill_points_armed.load(std::memory_order_relaxed) != 0) [[unlikely]] \
+      ::optlease::visit_kill_point(name);                                                  \
   } while (false)

@@ -8,7 +8,6 @@
 
 #include <cinttypes>
 #include <map>
-#include <set>
 
 #include "shm/arena_check.h"
 #include "shm/control_check.h"
@@ -40,7 +39,7 @@ std::string job_of(const std::string& file, const std::string& prefix) {
 
 // Size of an own file or symlink under /dev/shm; false where it is gone or another user's.
 bool own_segment(const std::string& name, uint64_t* bytes) {
-  struct stat info{};
+  struct stat info {};
   if (::lstat(Segment::path_of(name).c_str(), &info) != 0) return false;
   if (info.st_uid != ::geteuid() || S_ISDIR(info.st_mode)) return false;
   *bytes = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
@@ -50,8 +49,8 @@ bool own_segment(const std::string& name, uint64_t* bytes) {
 using Jobs = std::map<std::string, LeftoverJob>;
 
 Status find_segments(const LeftoverPlaces& places, Jobs* jobs) {
-  UniqueFd directory(retry_eintr(
-      [] { return ::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  UniqueFd directory(
+      retry_eintr([] { return ::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!directory) return {StatusCode::kIo, format("open /dev/shm: %s", ::strerror(errno))};
   Result<std::vector<std::string>> names = names_in(directory.get());
   if (!names.is_ok()) return names.status();
@@ -76,7 +75,7 @@ Status find_run_directories(const LeftoverPlaces& places, Jobs* jobs) {
   Result<std::vector<std::string>> names = names_in(root.value().get());
   if (!names.is_ok()) return names.status();
   for (const std::string& job : names.value()) {
-    struct stat info{};
+    struct stat info {};
     if (!is_job_name(job) ||
         ::fstatat(root.value().get(), job.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 ||
         !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
@@ -100,8 +99,8 @@ Result<Jobs> find_jobs(const LeftoverPlaces& places) {
 Status inspect(const LeftoverPlaces& places, LeftoverJob* job) {
   const std::string control_name = segment_name(places, job->job, ".ctl");
   if (!Segment::exists(control_name)) {
-    return {StatusCode::kNotFound, job->segments.empty() ? "only a run directory is left"
-                                                         : "it has no control segment"};
+    return {StatusCode::kNotFound,
+            job->segments.empty() ? "only a run directory is left" : "it has no control segment"};
   }
   Result<Segment> control = Segment::open(control_name, Segment::Access::kReadOnly);
   if (!control.is_ok()) return control.status();
@@ -133,13 +132,15 @@ void judge_unlocked(const LeftoverPlaces& places, LeftoverJob* job) {
 // Why a job stays under `options`; empty where it may go.
 std::string why_spared(const LeftoverJob& job, const CleanOptions& options) {
   switch (job.state) {
-    case LeftoverState::kLive: return "it runs";
+    case LeftoverState::kLive:
+      return "it runs";
     case LeftoverState::kKept:
       if (options.include_kept) return {};
       return format("kept on purpose at step %" PRId64 "; --include-kept removes it",
                     job.step_committed);
     case LeftoverState::kResumable:
-    case LeftoverState::kUnusable: return {};
+    case LeftoverState::kUnusable:
+      return {};
   }
   return "its state is unknown";
 }
@@ -165,8 +166,10 @@ void remove_job(const LeftoverPlaces& places, const LeftoverJob& job, bool dry_r
   std::vector<TreeEntry> entries;
   Status status = Status::ok();
   Result<UniqueFd> root = open_own_directory(AT_FDCWD, places.run_root);
-  if (!root.is_ok()) status = root.status();
-  else status = walk_tree(root.value().get(), job.job, job.run_directory, !dry_run, &entries);
+  if (!root.is_ok())
+    status = root.status();
+  else
+    status = walk_tree(root.value().get(), job.job, job.run_directory, !dry_run, &entries);
   for (const TreeEntry& entry : entries) {
     report->removed.push_back({entry.path, entry.bytes});
     report->bytes += entry.bytes;
@@ -175,8 +178,9 @@ void remove_job(const LeftoverPlaces& places, const LeftoverJob& job, bool dry_r
 }
 
 // Judges and removes one job whose lock the caller holds (or, in a dry run, that nobody holds).
+// `lock_is_ours`: the lock was made for this cleaning and is no leftover.
 void clean_unlocked(const LeftoverPlaces& places, const std::string& job,
-                    const CleanOptions& options, CleanReport* report) {
+                    const CleanOptions& options, bool lock_is_ours, CleanReport* report) {
   // Looked for again now that the lock is held: a scan before it may be out of date.
   Result<Jobs> jobs = find_jobs(places);
   if (!jobs.is_ok()) {
@@ -185,6 +189,7 @@ void clean_unlocked(const LeftoverPlaces& places, const std::string& job,
   }
   const auto found = jobs.value().find(job);
   if (found == jobs.value().end()) return;
+  if (lock_is_ours) std::erase(found->second.segments, segment_name(places, job, ".lock"));
   judge_unlocked(places, &found->second);
   const std::string why = why_spared(found->second, options);
   if (!why.empty()) {
@@ -202,14 +207,15 @@ void clean_job(const LeftoverPlaces& places, const std::string& job, const Clean
     report->kept.push_back(job + ": " + (probe.is_ok() ? "it runs" : probe.status().message()));
     return;
   }
-  if (options.dry_run) return clean_unlocked(places, job, options, report);
+  if (options.dry_run) return clean_unlocked(places, job, options, false, report);
   Result<JobLock> lock = JobLock::acquire(name, false);
   if (!lock.is_ok()) {
     report->kept.push_back(job + ": " + lock.status().message());
     return;
   }
   KILL_POINT("clean.locked");
-  clean_unlocked(places, job, options, report);
+  const bool lock_is_ours = probe.value() == JobLock::State::kAbsent;
+  clean_unlocked(places, job, options, lock_is_ours, report);
   // Also where the job stays: its lock says nothing that is not said by its absence.
   lock.value().release_and_unlink();
 }
@@ -218,10 +224,14 @@ void clean_job(const LeftoverPlaces& places, const std::string& job, const Clean
 
 const char* name_of(LeftoverState state) {
   switch (state) {
-    case LeftoverState::kLive: return "live";
-    case LeftoverState::kResumable: return "resumable";
-    case LeftoverState::kKept: return "kept";
-    case LeftoverState::kUnusable: return "unusable";
+    case LeftoverState::kLive:
+      return "live";
+    case LeftoverState::kResumable:
+      return "resumable";
+    case LeftoverState::kKept:
+      return "kept";
+    case LeftoverState::kUnusable:
+      return "unusable";
   }
   return "?";
 }
@@ -231,8 +241,7 @@ Result<std::vector<LeftoverJob>> scan_leftovers(const LeftoverPlaces& places) {
   if (!jobs.is_ok()) return jobs.status();
   std::vector<LeftoverJob> all;
   for (auto& [name, job] : jobs.value()) {
-    const Result<JobLock::State> probe =
-        JobLock::try_probe(segment_name(places, name, ".lock"));
+    const Result<JobLock::State> probe = JobLock::try_probe(segment_name(places, name, ".lock"));
     if (!probe.is_ok()) {
       job.why = probe.status().message();
     } else if (probe.value() == JobLock::State::kHeld) {

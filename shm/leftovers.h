@@ -15,35 +15,36 @@ namespace optlease {
 // Where to look. The names of a job: "/" + segment_prefix + <job> + ".ctl" | ".lock" | ".r<rank>" |
 // ".g<rank>", and run_root + "/" + <job>.
 struct LeftoverPlaces {
-  std::string segment_prefix;          // "optlease.<uid>."
-  std::string run_root;                // need not exist; empty: none
+  std::string segment_prefix;  // "optlease.<uid>."
+  std::string run_root;        // need not exist; empty: none
 };
 
 enum class LeftoverState {
-  kLive,        // its lock is held: some process of it runs
-  kResumable,   // valid and unlocked: can go on from `step_committed`
-  kKept,        // the same, and stopped with the wish to keep it
-  kUnusable,    // half-made, torn, or only remains; `why` says
+  kLive,       // its lock is held: some process of it runs
+  kResumable,  // valid and unlocked: can go on from `step_committed`
+  kKept,       // the same, and stopped with the wish to keep it
+  kUnusable,   // half-made, torn, or only remains; `why` says
 };
 const char* name_of(LeftoverState state);
 
 struct LeftoverJob {
   std::string job;
   LeftoverState state = LeftoverState::kUnusable;
-  Step step_committed = kNoStep;       // kResumable and kKept
-  std::string why;                     // kUnusable: the reason in words
-  std::vector<std::string> segments;   // names with '/', ascending, the lock among them
-  std::string run_directory;           // empty: none
-  uint64_t bytes = 0;                  // of shared memory
+  Step step_committed = kNoStep;      // kResumable and kKept
+  std::string why;                    // kUnusable: the reason in words
+  std::vector<std::string> segments;  // names with '/', ascending, the lock among them
+  std::string run_directory;          // empty: none
+  uint64_t bytes = 0;                 // of shared memory
 };
 
-// Jobs ascending by name. Names of another user are left out. A broken job is an entry, not an error.
+// Jobs ascending by name. Names of another user are left out. A broken job is an entry, not an
+// error.
 Result<std::vector<LeftoverJob>> scan_leftovers(const LeftoverPlaces& places);
 
 struct CleanOptions {
-  bool dry_run = false;                // report only; not even a lock is made
+  bool dry_run = false;  // report only; not even a lock is made
   bool include_kept = false;
-  std::string only_job;                // empty: all
+  std::string only_job;  // empty: all
 };
 
 struct CleanedItem {
@@ -52,8 +53,8 @@ struct CleanedItem {
 };
 
 struct CleanReport {
-  std::vector<CleanedItem> removed;    // or what would be
-  std::vector<std::string> kept;       // "<job>: why it was left"
+  std::vector<CleanedItem> removed;  // or what would be
+  std::vector<std::string> kept;     // "<job>: why it was left"
   uint64_t bytes = 0;
 };
 

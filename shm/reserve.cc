@@ -39,17 +39,18 @@ int reserve_piece(int fd, uint64_t offset, uint64_t bytes) {
 }
 
 Status no_space(const std::string& what, uint64_t bytes, uint64_t free, int error) {
-  return {StatusCode::kNoSpace,
-          format("%s needs %llu bytes and its file system has %llu free (%s); free some, enlarge it "
-                 "(mount -o remount,size=... /dev/shm) or make the job smaller",
-                 what.c_str(), static_cast<unsigned long long>(bytes),
-                 static_cast<unsigned long long>(free), ::strerror(error))};
+  return {
+      StatusCode::kNoSpace,
+      format("%s needs %llu bytes and its file system has %llu free (%s); free some, enlarge it "
+             "(mount -o remount,size=... /dev/shm) or make the job smaller",
+             what.c_str(), static_cast<unsigned long long>(bytes),
+             static_cast<unsigned long long>(free), ::strerror(error))};
 }
 
 }  // namespace
 
 Result<uint64_t> free_bytes_of(int fd) {
-  struct statfs info{};
+  struct statfs info {};
   if (retry_eintr([&] { return ::fstatfs(fd, &info); }) != 0) {
     return Status{StatusCode::kIo, format("fstatfs: %s", ::strerror(errno))};
   }
@@ -59,7 +60,7 @@ Result<uint64_t> free_bytes_of(int fd) {
 Status reserve_space(int fd, uint64_t bytes, const std::string& what) {
   const Result<uint64_t> free = free_bytes_of(fd);
   const uint64_t free_bytes = free.is_ok() ? free.value() : 0;
-  struct statfs info{};
+  struct statfs info {};
   // A file system without a size (memfds live on one; some tmpfs mounts too) reports zero blocks.
   const bool sized = retry_eintr([&] { return ::fstatfs(fd, &info); }) == 0 && info.f_blocks > 0;
   // Asked first, so that a request that cannot fit does not fill the file system while it fails.
@@ -71,9 +72,9 @@ Status reserve_space(int fd, uint64_t bytes, const std::string& what) {
     if (error == ENOSPC || error == EFBIG || error == ENOMEM || error == EDQUOT) {
       return no_space(what, bytes, free_bytes, error);
     }
-    return {StatusCode::kIo, format("posix_fallocate of %llu bytes for %s: %s",
-                                    static_cast<unsigned long long>(bytes), what.c_str(),
-                                    ::strerror(error))};
+    return {StatusCode::kIo,
+            format("posix_fallocate of %llu bytes for %s: %s",
+                   static_cast<unsigned long long>(bytes), what.c_str(), ::strerror(error))};
   }
   return Status::ok();
 }

@@ -1,5 +1,5 @@
-// Takes the space of a file before anybody maps it, so that a full file system is an error value and
-// never a SIGBUS. Used for segments and memfds; it maps nothing.
+// Takes the space of a file before anybody maps it, so that a full file system is an error value
+// and never a SIGBUS. Used for segments and memfds; it maps nothing.
 #pragma once
 
 #include <cstdint>

@@ -44,20 +44,26 @@ bool is_name(const std::string& name) {
 Status from_errno(int error, const std::string& what, const std::string& name) {
   const std::string text = what + " " + Segment::path_of(name) + ": " + ::strerror(error);
   switch (error) {
-    case ENOENT: return {StatusCode::kNotFound, text};
-    case EEXIST: return {StatusCode::kAlreadyExists, text + "; `optlease clean` removes leftovers"};
+    case ENOENT:
+      return {StatusCode::kNotFound, text};
+    case EEXIST:
+      return {StatusCode::kAlreadyExists, text + "; `optlease clean` removes leftovers"};
     case EACCES:
-    case EPERM: return {StatusCode::kPermission, text};
-    case ELOOP: return {StatusCode::kPermission, text + "; a symbolic link is never followed"};
+    case EPERM:
+      return {StatusCode::kPermission, text};
+    case ELOOP:
+      return {StatusCode::kPermission, text + "; a symbolic link is never followed"};
     case ENOSPC:
-    case ENOMEM: return {StatusCode::kNoSpace, text};
-    default: return {StatusCode::kIo, text};
+    case ENOMEM:
+      return {StatusCode::kNoSpace, text};
+    default:
+      return {StatusCode::kIo, text};
   }
 }
 
 // Null, or why the open file may not be trusted as a segment of this user.
 Status check_file(int fd, const std::string& name, uint64_t* bytes) {
-  struct stat info{};
+  struct stat info {};
   if (retry_eintr([&] { return ::fstat(fd, &info); }) != 0) return from_errno(errno, "fstat", name);
   const std::string path = Segment::path_of(name);
   if (!S_ISREG(info.st_mode)) return {StatusCode::kPermission, path + " is no regular file"};
@@ -97,8 +103,9 @@ Status map_object(const bip::shared_memory_object& object, bip::mode_t mode, uin
     *region = bip::mapped_region(object, mode, 0, bytes);
     return Status::ok();
   } catch (const bip::interprocess_exception& e) {
-    return from_errno(e.get_native_error(), format("mmap of %llu bytes of",
-                                                   static_cast<unsigned long long>(bytes)), name);
+    return from_errno(e.get_native_error(),
+                      format("mmap of %llu bytes of", static_cast<unsigned long long>(bytes)),
+                      name);
   }
 }
 
@@ -141,7 +148,7 @@ Result<Segment> Segment::open(const std::string& name, Access access) {
   const bip::mode_t mode = access == Access::kReadOnly ? bip::read_only : bip::read_write;
   // Looked at before it is opened: opening a FIFO would wait for its other end. What was opened is
   // looked at again below, so a swap in between is caught.
-  struct stat info{};
+  struct stat info {};
   if (retry_eintr([&] { return ::lstat(path_of(name).c_str(), &info); }) != 0) {
     return from_errno(errno, "open", name);
   }
@@ -168,14 +175,15 @@ int Segment::fd() const { return impl_->fd(); }
 const std::string& Segment::name() const { return impl_->name; }
 
 bool Segment::name_still_ours() const {
-  struct stat ours{}, named{};
+  struct stat ours {
+  }, named{};
   if (retry_eintr([&] { return ::fstat(impl_->fd(), &ours); }) != 0) return false;
   if (retry_eintr([&] { return ::lstat(path_of(impl_->name).c_str(), &named); }) != 0) return false;
   return ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
 bool Segment::exists(const std::string& name) {
-  struct stat info{};
+  struct stat info {};
   return is_name(name) && retry_eintr([&] { return ::lstat(path_of(name).c_str(), &info); }) == 0;
 }
 
@@ -186,7 +194,7 @@ void Segment::unlink(const std::string& name) {
 std::string Segment::path_of(const std::string& name) { return "/dev/shm" + name; }
 
 Result<uint64_t> Segment::free_bytes() {
-  struct statfs info{};
+  struct statfs info {};
   if (retry_eintr([&] { return ::statfs("/dev/shm", &info); }) != 0) {
     return Status{StatusCode::kIo, format("statfs of /dev/shm: %s", ::strerror(errno))};
   }

@@ -1,7 +1,7 @@
 // One named POSIX shared memory object, mapped. segment.cc is the only file that includes
-// Boost.Interprocess; it adds what that lacks: mode 0600, space reserved with posix_fallocate before
-// the mapping (so a full /dev/shm is NoSpace with numbers, never SIGBUS), owner and mode checked on
-// open, symlinks refused, EINTR handled.
+// Boost.Interprocess; it adds what that lacks: mode 0600, space reserved with posix_fallocate
+// before the mapping (so a full /dev/shm is NoSpace with numbers, never SIGBUS), owner and mode
+// checked on open, symlinks refused, EINTR handled.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ class Segment {
   Segment& operator=(Segment&&) noexcept;
   ~Segment();
 
-  void* data() const;                  // null after unmap()
+  void* data() const;  // null after unmap()
   uint64_t bytes() const;
   // Ends the mapping; the descriptor, and with it the space, stays ours.
   void unmap();
-  int fd() const;                      // owned by the segment; -1 never
+  int fd() const;  // owned by the segment; -1 never
   const std::string& name() const;
   // False when the name was removed or replaced under us (fault case 8).
   bool name_still_ours() const;
 
   static bool exists(const std::string& name);
-  static void unlink(const std::string& name);   // absent is fine
+  static void unlink(const std::string& name);          // absent is fine
   static std::string path_of(const std::string& name);  // "/dev/shm/..."
   // Bytes free on the file system that holds shared memory.
   static Result<uint64_t> free_bytes();

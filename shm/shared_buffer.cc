@@ -45,15 +45,15 @@ MappedBuffer::~MappedBuffer() {
 Result<MappedBuffer> MappedBuffer::map(int fd, uint64_t bytes) {
   MappedBuffer buffer;
   if (bytes == 0) return buffer;
-  struct stat info{};
+  struct stat info {};
   if (retry_eintr([&] { return ::fstat(fd, &info); }) != 0) {
     return Status{StatusCode::kIo, format("fstat of a shared buffer: %s", ::strerror(errno))};
   }
   if (info.st_size < 0 || static_cast<uint64_t>(info.st_size) < bytes) {
-    return Status{StatusCode::kInvalidArgument,
-                  format("a shared buffer should have %llu bytes and has %lld",
-                         static_cast<unsigned long long>(bytes),
-                         static_cast<long long>(info.st_size))};
+    return Status{
+        StatusCode::kInvalidArgument,
+        format("a shared buffer should have %llu bytes and has %lld",
+               static_cast<unsigned long long>(bytes), static_cast<long long>(info.st_size))};
   }
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
@@ -74,14 +74,14 @@ Result<UniqueFd> create_memfd(const std::string& name, uint64_t bytes) {
   const std::string shown = name.substr(0, 200);
   UniqueFd fd(::memfd_create(shown.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) {
-    return Status{StatusCode::kIo, format("memfd_create(%s): %s", shown.c_str(),
-                                          ::strerror(errno))};
+    return Status{StatusCode::kIo,
+                  format("memfd_create(%s): %s", shown.c_str(), ::strerror(errno))};
   }
   OPTLEASE_TRY(reserve_space(fd.get(), bytes, "shared buffer " + name));
   // Nobody who maps it can then be made to fault by a peer that resizes it.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Status{StatusCode::kIo, format("F_ADD_SEALS on shared buffer %s: %s", name.c_str(),
-                                          ::strerror(errno))};
+    return Status{StatusCode::kIo,
+                  format("F_ADD_SEALS on shared buffer %s: %s", name.c_str(), ::strerror(errno))};
   }
   return fd;
 }

@@ -58,8 +58,10 @@ struct VaultEntry {
   UniqueFd fd;
 };
 // Client side. put: AlreadyExists where the key is taken. get: NotFound where it is not there yet.
-Status vault_put(const std::string& socket_path, const std::string& key, uint64_t bytes, int fd, uint64_t timeout_ms);
-Result<VaultEntry> vault_get(const std::string& socket_path, const std::string& key, uint64_t timeout_ms);
+Status vault_put(const std::string& socket_path, const std::string& key, uint64_t bytes, int fd,
+                 uint64_t timeout_ms);
+Result<VaultEntry> vault_get(const std::string& socket_path, const std::string& key,
+                             uint64_t timeout_ms);
 
 // The key of a rank's buffer: kind is "param" or "grad".
 std::string vault_key(const char* kind, uint32_t rank, const std::string& space);

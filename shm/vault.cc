@@ -22,7 +22,7 @@ Status failed(const std::string& path, const char* what) {
 
 // Removes a socket of this user that an earlier launcher left behind.
 Status remove_stale_socket(const std::string& path) {
-  struct stat info{};
+  struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? Status::ok() : failed(path, "lstat");
   }
@@ -35,7 +35,7 @@ Status remove_stale_socket(const std::string& path) {
 // True for memory of at least `bytes`. Device memory has no size that fstat knows (a character
 // device or an anonymous inode): its importer checks that.
 bool is_memory_of(int fd, uint64_t bytes) {
-  struct stat info{};
+  struct stat info {};
   if (retry_eintr([&] { return ::fstat(fd, &info); }) != 0) return false;
   if (S_ISREG(info.st_mode)) return static_cast<uint64_t>(info.st_size) >= bytes;
   return S_ISCHR(info.st_mode) || (info.st_mode & S_IFMT) == 0;
@@ -47,7 +47,7 @@ Vault::Vault(std::string path, UniqueFd listener, UniqueFd epoll)
     : path_(std::move(path)), listener_(std::move(listener)), epoll_(std::move(epoll)) {}
 
 Vault::~Vault() {
-  struct stat named{};
+  struct stat named {};
   if (!listener_ || ::lstat(path_.c_str(), &named) != 0) return;
   if (S_ISSOCK(named.st_mode) && named.st_ino == inode_) ::unlink(path_.c_str());
 }
@@ -72,7 +72,7 @@ Result<Vault> Vault::listen(const std::string& path) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return failed(path, "epoll_create1");
   Vault vault(path, std::move(listener), std::move(epoll));
-  struct stat named{};
+  struct stat named {};
   if (::lstat(path.c_str(), &named) != 0) return failed(path, "lstat");
   vault.inode_ = named.st_ino;
   if (::listen(vault.listener_.get(), kVaultPeersMax) != 0) return failed(path, "listen");
@@ -124,12 +124,16 @@ void Vault::serve(uint64_t now_ms) {
 Vault::Verdict Vault::hear(Peer* peer, uint64_t now_ms) {
   for (;;) {
     switch (peer->receiver.receive(peer->socket.get(), &peer->request, sizeof peer->request)) {
-      case Progress::kWouldBlock: return Verdict::kKeep;
-      case Progress::kFailed: ++refusals_; return Verdict::kDrop;
+      case Progress::kWouldBlock:
+        return Verdict::kKeep;
+      case Progress::kFailed:
+        ++refusals_;
+        return Verdict::kDrop;
       case Progress::kClosed:
         if (peer->receiver.got() != 0) ++refusals_;
         return Verdict::kDrop;
-      case Progress::kMore: break;
+      case Progress::kMore:
+        break;
     }
     if (!peer->receiver.complete(sizeof peer->request)) continue;
     if (answer(peer) == Verdict::kDrop) return Verdict::kDrop;

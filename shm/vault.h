@@ -1,6 +1,6 @@
-// The vault's server side: duplicates of shared buffers' fds under keys, so that the memory outlives
-// the processes that use it. Run by the launcher from its poll loop. It waits for nothing, starts no
-// thread and maps none of the memory. Not thread-safe.
+// The vault's server side: duplicates of shared buffers' fds under keys, so that the memory
+// outlives the processes that use it. Run by the launcher from its poll loop. It waits for nothing,
+// starts no thread and maps none of the memory. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,13 @@ struct VaultHolding {
 
 class Vault {
  public:
-  // Listens at `path` (<= 107 bytes, mode 0600). A stale socket of this user is replaced: the caller
-  // owns the job's lock, so nobody else serves there. Anything else at the path is AlreadyExists.
+  // Listens at `path` (<= 107 bytes, mode 0600). A stale socket of this user is replaced: the
+  // caller owns the job's lock, so nobody else serves there. Anything else at the path is
+  // AlreadyExists.
   static Result<Vault> listen(const std::string& path);
   Vault(Vault&&) noexcept = default;
   Vault& operator=(Vault&&) = delete;
-  ~Vault();                            // removes the socket, where it is still ours
+  ~Vault();  // removes the socket, where it is still ours
 
   // Readable when serve() has something to do but for deadlines: call it about once a second too.
   int fd() const { return epoll_.get(); }
@@ -36,7 +37,7 @@ class Vault {
   // another uid, or slower than kVaultPeerTimeoutMs.
   void serve(uint64_t now_ms);
 
-  std::vector<VaultHolding> holdings() const;   // keys ascending
+  std::vector<VaultHolding> holdings() const;  // keys ascending
   uint64_t held_bytes() const;
   uint32_t peer_count() const { return static_cast<uint32_t>(peers_.size()); }
   uint64_t refusals() const { return refusals_; }
@@ -67,7 +68,7 @@ class Vault {
   std::string path_;
   UniqueFd listener_;
   UniqueFd epoll_;
-  bool listening_ = false;             // the listener is in the epoll set
+  bool listening_ = false;  // the listener is in the epoll set
   uint64_t inode_ = 0;
   uint64_t refusals_ = 0;
   std::map<std::string, Held> held_;

@@ -40,10 +40,10 @@ class VaultCall {
   Status send(const VaultMessage& request, int fd);
   Status wait_for(short events);
   Status failed(const char* what) const {
-    const StatusCode code = errno == EPIPE || errno == ECONNRESET || errno == ENOENT ||
-                                    errno == ECONNREFUSED
-                                ? StatusCode::kPeerLost
-                                : StatusCode::kIo;
+    const StatusCode code =
+        errno == EPIPE || errno == ECONNRESET || errno == ENOENT || errno == ECONNREFUSED
+            ? StatusCode::kPeerLost
+            : StatusCode::kIo;
     return {code, format("vault %s: %s: %s", path_.c_str(), what, ::strerror(errno))};
   }
 
@@ -58,8 +58,8 @@ Status VaultCall::wait_for(short events) {
   for (;;) {
     const uint64_t now = now_ms();
     if (now >= deadline_ms_) {
-      return {StatusCode::kTimeout, format("vault %s did not answer within %" PRIu64 " ms",
-                                           path_.c_str(), timeout_ms_)};
+      return {StatusCode::kTimeout,
+              format("vault %s did not answer within %" PRIu64 " ms", path_.c_str(), timeout_ms_)};
     }
     pollfd poll_fd{socket_.get(), events, 0};
     const int wait_ms = static_cast<int>(std::min<uint64_t>(deadline_ms_ - now, 60000));
@@ -73,9 +73,8 @@ Status VaultCall::connect() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path_.empty() || path_.size() > kSocketPathBytesMax) {
-    return {StatusCode::kInvalidArgument,
-            format("a socket path has 1..%u bytes, '%s' has %zu", kSocketPathBytesMax,
-                   path_.c_str(), path_.size())};
+    return {StatusCode::kInvalidArgument, format("a socket path has 1..%u bytes, '%s' has %zu",
+                                                 kSocketPathBytesMax, path_.c_str(), path_.size())};
   }
   std::memcpy(address.sun_path, path_.data(), path_.size());
   socket_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -162,7 +161,8 @@ Status refused(const std::string& path, const std::string& key, uint16_t status)
   if (code == StatusCode::kNotFound) why = "the vault does not hold this key yet";
   if (code == StatusCode::kPermission) why = "the vault serves another user";
   if (code == StatusCode::kNoSpace) why = "the vault holds as many buffers as it may";
-  if (code == StatusCode::kInvalidArgument) why = "the fd is missing, shorter than said or no memory";
+  if (code == StatusCode::kInvalidArgument)
+    why = "the fd is missing, shorter than said or no memory";
   return {code, format("'%s' at %s: %s", key.c_str(), path.c_str(), why)};
 }
 

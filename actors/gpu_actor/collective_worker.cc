@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "actors/runtime/clock.h"
+#include "kernels/adam_math.h"
 #include "kernels/reduce_cpu.h"
 
 namespace optlease {
@@ -150,11 +151,10 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
   }
   const double norm = std::sqrt(sum_squares);
   const double max_norm = std::isnan(overrides.max_norm) ? plan_.gradients.max_norm : overrides.max_norm;
-  // torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
-  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   std::memset(record, 0, sizeof *record);
   record->step = order.step;
   record->skipped = nonfinite > 0 || !std::isfinite(norm) ? 1 : 0;
+  const double clip = record->skipped ? 0 : clip_coefficient(norm, max_norm);
   record->update_count = updates_before + (record->skipped ? 0 : 1);
   record->group_count = static_cast<uint32_t>(plan_.optimizer.groups.size());
   for (uint32_t g = 0; g < record->group_count; ++g) {
@@ -165,7 +165,7 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
   }
   // One bit pattern for "not a number", so that ranks' records are equal byte for byte.
   record->grad_norm = std::isnan(norm) ? std::nan("") : norm;
-  record->grad_coefficient = record->skipped ? 0 : static_cast<float>(clip / overrides.grad_scale);
+  record->grad_coefficient = static_cast<float>(clip / overrides.grad_scale);
   record->checksum = checksum_of(*record);
   return Status::ok();
 }

@@ -252,8 +252,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     return reattach("the group's collectives failed");
   }
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
-    const StepRecord* durable = window_->view().step_record(rank_, outcome.step);
-    computed_ = durable != nullptr ? *durable : outcome.record;
+    computed_ = outcome.record;
     machine_->on_reduced(outcome.group_epoch, outcome.step);
   } else if (outcome.kind == WorkOutcome::Kind::kGathered) {
     machine_->on_gathered(outcome.group_epoch, outcome.step);

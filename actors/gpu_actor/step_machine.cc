@@ -14,12 +14,24 @@ void StepMachine::on_welcome(Step committed, Step open) {
   ask_again_ms_ = 0;
 }
 
+// A step that is not open when its group ends is reduced again by everybody: the store has voided the
+// records that were there, since a restarted trainer's gradients need not be the same bits.
+void StepMachine::forget_reduction() {
+  order_.reset();
+  reduced_ = kNoStep;
+  reduce_seen_ = false;
+  ask_again_ms_ = 0;
+}
+
+void StepMachine::on_group_formed(uint64_t group_epoch) {
+  group_epoch_ = group_epoch;
+  forget_reduction();
+}
+
 void StepMachine::on_group_broken(uint64_t group_epoch) {
   if (group_epoch != group_epoch_) return;
   group_epoch_ = 0;
-  order_.reset();
-  reduce_seen_ = false;
-  ask_again_ms_ = 0;
+  forget_reduction();
 }
 
 void StepMachine::on_order(GoOrder order) {

@@ -53,7 +53,7 @@ class StepMachine {
 
   // From the store.
   void on_welcome(Step committed, Step open);
-  void on_group_formed(uint64_t group_epoch) { group_epoch_ = group_epoch; order_.reset(); }
+  void on_group_formed(uint64_t group_epoch);
   void on_group_broken(uint64_t group_epoch);
   void on_order(GoOrder order);
   void on_step_open(Step step);
@@ -66,7 +66,7 @@ class StepMachine {
   void on_gradients(Step step) { gradients_of_ = step; filling_ = kNoStep; }
   void on_reduced(uint64_t group_epoch, Step step);
   void on_gathered(uint64_t group_epoch, Step step);
-  void on_collective_failed() { collective_busy_ = false; }
+  void on_collective_failed() { collective_busy_ = gathering_ = false; }
   void on_run_over() { running_ = false; }
 
   // What to start now; never the same thing twice. Ready and record are repeated until answered.
@@ -84,6 +84,7 @@ class StepMachine {
   Phase phase() const;
 
  private:
+  void forget_reduction();
   void next_run(std::vector<NextAction>* out);
   void next_gradients(uint64_t now_ms, std::vector<NextAction>* out);
   void next_collective(std::vector<NextAction>* out);

@@ -30,6 +30,8 @@ const char* name_of(StoreAction::Kind kind) {
   switch (kind) {
     case StoreAction::Kind::kGroupBroken:
       return "group_broken";
+    case StoreAction::Kind::kVoidRecords:
+      return "void_records";
     case StoreAction::Kind::kGroupFormed:
       return "group_formed";
     case StoreAction::Kind::kApplySkip:
@@ -63,8 +65,10 @@ StepCoordinator::StepCoordinator(const CoordinatorFacts& facts)
                       .has_record = rank.has_record && committed_ >= 0});
     skipped_ = skipped_ || (rank.has_record && rank.skipped && committed_ >= 0);
   }
-  // Nobody is attached who would have to be told: a welcome says it.
-  open_ = every([](const RankState& rank) { return rank.has_record; });
+  // Nobody is attached who would have to be told: a welcome says it. Where a record is missing, the
+  // others are of a group that ended with the store.
+  open_ = all_recorded();
+  group_stale_ = true;
 }
 
 StepCoordinator::RankState& StepCoordinator::at(Rank rank) {
@@ -99,22 +103,23 @@ void StepCoordinator::on_ready(Rank rank, Step step) {
   at(rank).ready = step;
 }
 
-Status StepCoordinator::may_record(Step step) const {
+Status StepCoordinator::may_record(Step step, uint64_t group_epoch) const {
   if (committed_ < 0 || step != committed_ + 1) {
     return stale_step("a record", step, committed_ + 1);
   }
-  if (!open_ && any_hold_granted()) {
-    return {StatusCode::kBusy, "a hold is in force: no step opens until it ends"};
+  if (open_ || (group_formed_ && reduce_ordered_ && group_epoch == group_epoch_)) {
+    return Status::ok();
   }
-  return Status::ok();
+  return {
+      StatusCode::kCancelled,
+      format("group %llx computed this record of step %lld and is over: the step is reduced again",
+             static_cast<unsigned long long>(group_epoch), num(step))};
 }
 
 void StepCoordinator::on_record(Rank rank, Step step, bool skipped) {
-  OPTLEASE_CHECK(may_record(step).is_ok(), "record of step %lld", num(step));
-  RankState& state = at(rank);
-  state.has_record = true;
-  // It was computed from this rank's gradients: they are there, also for those in need.
-  if (state.attached) state.ready = step;
+  OPTLEASE_CHECK(may_record(step, group_epoch_).is_ok() && !open_, "record of step %lld",
+                 num(step));
+  at(rank).has_record = true;
   skipped_ = skipped;
 }
 
@@ -157,10 +162,6 @@ bool StepCoordinator::hold_is_granted(uint64_t hold_id) const {
   return found != holds_.end() && found->second.granted;
 }
 
-bool StepCoordinator::any_hold_granted() const {
-  return std::any_of(holds_.begin(), holds_.end(), [](const auto& h) { return h.second.granted; });
-}
-
 void StepCoordinator::stop(uint64_t ttl_ms, uint64_t now_ms) {
   if (stopping_) return;
   stopping_ = true;
@@ -187,9 +188,9 @@ std::vector<StoreAction> StepCoordinator::advance(uint64_t now_ms) {
     out.push_back({.kind = StoreAction::Kind::kHoldEnded, .hold_id = hold->first});
     holds_.erase(hold);
   }
+  open_step(&out);  // first: whoever is lost, durable records of all ranks are an open step
   break_group(&out);
   form_group(&out);
-  open_step(&out);
   commit_step(&out);
   grant_holds(&out);
   order_gather(&out);
@@ -203,9 +204,18 @@ void StepCoordinator::break_group(std::vector<StoreAction>* out) {
   group_stale_ = false;
   reduce_ordered_ = false;
   gather_ordered_ = false;
-  if (!group_formed_) return;
-  group_formed_ = false;
-  out->push_back({.kind = StoreAction::Kind::kGroupBroken, .group_epoch = group_epoch_});
+  if (group_formed_) {
+    group_formed_ = false;
+    out->push_back({.kind = StoreAction::Kind::kGroupBroken, .group_epoch = group_epoch_});
+  }
+  void_records(out);
+}
+
+void StepCoordinator::void_records(std::vector<StoreAction>* out) {
+  if (open_ || every([](const RankState& rank) { return !rank.has_record; })) return;
+  for (RankState& rank : ranks_) rank.has_record = false;
+  skipped_ = false;
+  out->push_back({.kind = StoreAction::Kind::kVoidRecords, .step = committed_ + 1});
 }
 
 void StepCoordinator::form_group(std::vector<StoreAction>* out) {
@@ -216,7 +226,7 @@ void StepCoordinator::form_group(std::vector<StoreAction>* out) {
 }
 
 void StepCoordinator::open_step(std::vector<StoreAction>* out) {
-  if (!open_ && committed_ >= 0 && every([](const RankState& rank) { return rank.has_record; })) {
+  if (!open_ && committed_ >= 0 && all_recorded()) {
     open_ = true;
     reduce_ordered_ = false;
     out->push_back({.kind = StoreAction::Kind::kStepOpen, .step = committed_ + 1});
@@ -275,6 +285,10 @@ void StepCoordinator::grant_holds(std::vector<StoreAction>* out) {
     hold.granted = true;
     out->push_back({.kind = StoreAction::Kind::kHoldGranted, .step = committed_, .hold_id = id});
   }
+}
+
+bool StepCoordinator::all_recorded() const {
+  return every([](const RankState& rank) { return rank.has_record; });
 }
 
 bool StepCoordinator::all_published() const {

@@ -34,6 +34,7 @@ struct CoordinatorFacts {
 struct StoreAction {
   enum class Kind {
     kGroupBroken,  // group_epoch; to every attached rank
+    kVoidRecords,  // step: no rank has a record of it any more
     kGroupFormed,  // group_epoch; to every rank
     kApplySkip,    // step: move every chunk to it unchanged
     kStepOpen,     // step; to every attached rank
@@ -66,10 +67,12 @@ class StepCoordinator {
   Status check_ready(Step step) const;
   // Its gradients (and blob) for the step at work are there. REQUIRES: check_ready(step).
   void on_ready(Rank rank, Step step);
-  // Whether its record of the step at work may be made durable now: StaleStep for another step,
-  // Busy under a hold that was granted (it would open the step).
-  Status may_record(Step step) const;
-  // It is durable. REQUIRES: may_record(step).
+  // Whether a record of the step at work, computed in that group, may be made durable now.
+  // StaleStep for another step. Cancelled for another group than the one that reduces it: a step
+  // that is not open when its group ends is reduced again by all, for the gradients of a restarted
+  // trainer need not be the same bits, and no two shards may stem from different ones.
+  Status may_record(Step step, uint64_t group_epoch) const;
+  // It is durable. REQUIRES: may_record, and the step is not open.
   void on_record(Rank rank, Step step, bool skipped);
   // `count` more chunks of the rank are at version `step`. REQUIRES: lease_step() == step.
   void on_chunks(Rank rank, Step step, uint32_t count);
@@ -127,9 +130,10 @@ class StepCoordinator {
     return true;
   }
   bool at_work() const;  // a step is open or being reduced
-  bool any_hold_granted() const;
+  bool all_recorded() const;
   bool all_published() const;
   bool may_end() const;
+  void void_records(std::vector<StoreAction>* out);
   void break_group(std::vector<StoreAction>* out);
   void form_group(std::vector<StoreAction>* out);
   void open_step(std::vector<StoreAction>* out);

@@ -61,11 +61,10 @@ Status StoreService::on_step_ready(const Request& request) {
   return Status::ok();
 }
 
-// The group that the record names is not asked for: a record is a function of the step's gradients,
-// so one that was reduced in a group that broke since, or before the store died, is as good.
 Status StoreService::on_step_record(const Request& request) {
-  const StepRecord record = request.frame.as<StepRecordBody>().record;
-  OPTLEASE_TRY(coordinator_.may_record(record.step));
+  const auto body = request.frame.as<StepRecordBody>();
+  const StepRecord& record = body.record;
+  OPTLEASE_TRY(coordinator_.may_record(record.step, body.group_epoch));
   if (record_ && std::memcmp(&*record_, &record, sizeof record) != 0) {
     log_error(
         "FATAL: rank %u computed another record of step %lld than a rank before it "

@@ -41,19 +41,12 @@ Result<CoordinatorFacts> StoreService::facts_of(const ChunkStore& store) {
   const ControlView& view = store.view();
   CoordinatorFacts facts{
       .epoch = store.epoch(), .step_committed = view.step_committed(), .ranks = {}};
-  const StepRecord* first = nullptr;
   const Step next = facts.step_committed + 1;
   for (uint32_t r = 0; r < view.header().world_size; ++r) {
     const StepRecord* record = next > 0 ? view.step_record(Rank{r}, next) : nullptr;
     RankFacts rank{.chunk_count = static_cast<uint32_t>(view.chunks(Rank{r}).size()),
                    .has_record = record != nullptr,
                    .skipped = record != nullptr && record->skipped != 0};
-    if (first == nullptr) first = record;
-    if (record != nullptr && std::memcmp(record, first, sizeof *record) != 0) {
-      return Status{
-          StatusCode::kCorrupt,
-          format("rank %u holds another record of step %lld than a rank before it", r, num(next))};
-    }
     for (uint32_t chunk = 0; chunk < rank.chunk_count; ++chunk) {
       const Step version = view.version(Rank{r}, ChunkIndex{chunk});
       if (version == next) ++rank.chunks_done;
@@ -65,7 +58,31 @@ Result<CoordinatorFacts> StoreService::facts_of(const ChunkStore& store) {
     }
     facts.ranks.push_back(rank);
   }
+  OPTLEASE_TRY(check_records(store, facts));
   return facts;
+}
+
+// A step whose chunks have begun to move has a record at every rank, everywhere the same.
+Status StoreService::check_records(const ChunkStore& store, const CoordinatorFacts& facts) {
+  const Step next = facts.step_committed + 1;
+  if (next == 0) return Status::ok();
+  bool complete = true, begun = false;
+  for (const RankFacts& rank : facts.ranks) {
+    complete = complete && rank.has_record;
+    begun = begun || rank.chunks_done > 0;
+  }
+  if (begun && !complete) {
+    return {StatusCode::kCorrupt,
+            format("chunks are at step %lld, and not every rank has its record", num(next))};
+  }
+  for (uint32_t r = 1; complete && r < facts.ranks.size(); ++r) {
+    if (std::memcmp(store.view().step_record(Rank{r}, next),
+                    store.view().step_record(Rank{0}, next), sizeof(StepRecord)) != 0) {
+      return {StatusCode::kCorrupt,
+              format("ranks 0 and %u hold different records of step %lld", r, num(next))};
+    }
+  }
+  return Status::ok();
 }
 
 void StoreService::add_ranks(const StoreOptions& options, uint64_t now_ms) {
@@ -262,6 +279,8 @@ void StoreService::perform(const StoreAction& action) {
   switch (action.kind) {
     case StoreAction::Kind::kGroupBroken:
       return broadcast(MessageKind::kGroupBroken, GroupBody{action.group_epoch});
+    case StoreAction::Kind::kVoidRecords:
+      return void_records(action.step);
     case StoreAction::Kind::kGroupFormed:
       return broadcast(MessageKind::kGroupFormed, GroupBody{action.group_epoch});
     case StoreAction::Kind::kApplySkip:
@@ -287,6 +306,13 @@ void StoreService::perform(const StoreAction& action) {
       finished_ = true;
       return;
   }
+}
+
+void StoreService::void_records(Step step) {
+  log_info("the records of step %lld are void: its group ended before every rank had one",
+           num(step));
+  for (uint32_t r = 0; r < peers_.size(); ++r) store_.void_step_record(Rank{r}, step);
+  record_.reset();
 }
 
 // Repeated after a crash, it finds some chunks moved and moves the rest.

@@ -82,6 +82,7 @@ class StoreService {
 
   StoreService(ChunkStore store, const StoreOptions& options, CoordinatorFacts facts);
   static Result<CoordinatorFacts> facts_of(const ChunkStore& store);
+  static Status check_records(const ChunkStore& store, const CoordinatorFacts& facts);
   void add_ranks(const StoreOptions& options, uint64_t now_ms);
 
   // store_service.cc: who may say what, and what actions do.
@@ -94,6 +95,7 @@ class StoreService {
   void perform(const StoreAction& action);
   void commit_step(Step step);
   void apply_skip(Step step);
+  void void_records(Step step);
   void grant_hold(const StoreAction& action);
   void count_skipped();
   // Carries what the lease table knows of the rank to the coordinator.

@@ -1,5 +1,5 @@
-// The monitor's sockets: a SUB and a snapshot DEALER to every rank of a job. Actors may come and go;
-// connections are made again by themselves. Belongs to one thread.
+// The monitor's sockets: a SUB and a snapshot DEALER to every rank of a job. Actors may come and
+// go; connections are made again by themselves. Belongs to one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// optlease-monitor: the terminal view of a running job. Arguments and signals; the rest is in monitor.h.
+// optlease-monitor: the terminal view of a running job. Arguments and signals; the rest is in
+// monitor.h.
 #include <sys/resource.h>
 #include <unistd.h>
 

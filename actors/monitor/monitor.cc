@@ -65,9 +65,9 @@ class Monitor {
       if (const Status status = step(deadline.remaining_ms(kPollMs)); !status) return fail(status);
     }
     if (state_.ranks_heard() == 0) {
-      std::fprintf(err_,
-                   "optlease-monitor: no actor of job %s answered within %d ms; is it running? (%s)\n",
-                   options_.job.c_str(), options_.timeout_ms, directory_.path().c_str());
+      std::fprintf(
+          err_, "optlease-monitor: no actor of job %s answered within %d ms; is it running? (%s)\n",
+          options_.job.c_str(), options_.timeout_ms, directory_.path().c_str());
       return ExitCode::kNotRunning;
     }
     if (!options_.json) screen_.show(render(state_, now_ms()));

@@ -44,8 +44,8 @@ Status MonitorState::on_frame(uint32_t rank, Source source, const std::string& f
   return Status::ok();
 }
 
-// Sequences start anew with each incarnation, and a monitor that attaches late has missed nothing: the
-// first document it hears of an incarnation is where counting starts.
+// Sequences start anew with each incarnation, and a monitor that attaches late has missed nothing:
+// the first document it hears of an incarnation is where counting starts.
 void MonitorState::count_gap(RankView& rank, const ActorTelemetry& document) {
   if (rank.published_incarnation == document.incarnation &&
       document.sequence > rank.published_sequence) {

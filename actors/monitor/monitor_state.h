@@ -18,7 +18,8 @@ struct RankView {
   int64_t last_ms = 0;                 // when it came
   uint64_t gaps = 0;                   // published documents that never came
   uint64_t bad_documents = 0;          // unreadable, or of another job or rank
-  uint64_t published_incarnation = 0;  // of the last published document, where gaps are counted from
+  uint64_t published_incarnation =
+      0;  // of the last published document, where gaps are counted from
   uint64_t published_sequence = 0;
 };
 
@@ -28,8 +29,8 @@ class MonitorState {
       : job_(std::move(job)), steps_(steps), interval_ms_(interval_ms), ranks_(world_size) {}
 
   enum class Source { kSnapshot, kPublished };
-  // Takes one frame that came from the socket of `rank`. Ok: it changed the view. StaleStep: it is no
-  // newer than what is known. InvalidArgument and others: it was no document of this actor.
+  // Takes one frame that came from the socket of `rank`. Ok: it changed the view. StaleStep: it is
+  // no newer than what is known. InvalidArgument and others: it was no document of this actor.
   Status on_frame(uint32_t rank, Source source, const std::string& frame, int64_t now_ms);
 
   const std::string& job() const { return job_; }

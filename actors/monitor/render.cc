@@ -63,9 +63,8 @@ Row row_of(uint32_t rank, const RankView& view, int64_t now_ms) {
   for (const Column& column : kColumns) {
     row.push_back(view.last ? column.cell(*view.last, view) : "-");
   }
-  row.push_back(view.last
-                    ? seconds_text(static_cast<double>(now_ms - view.last_ms) / 1e3) + " ago"
-                    : "never");
+  row.push_back(view.last ? seconds_text(static_cast<double>(now_ms - view.last_ms) / 1e3) + " ago"
+                          : "never");
   return row;
 }
 

@@ -1,5 +1,5 @@
-// The monotonic clock of the shells and a deadline on it. Pure cores take `now_ms` as an argument and
-// never include this.
+// The monotonic clock of the shells and a deadline on it. Pure cores take `now_ms` as an argument
+// and never include this.
 #pragma once
 
 #include <algorithm>

@@ -21,62 +21,79 @@ bool parse_among(const std::array<Enum, N>& values, const std::string& text, Enu
 
 const char* name_of(GradientSource source) {
   switch (source) {
-    case GradientSource::kTrainer: return "trainer";
-    case GradientSource::kReplay: return "replay";
-    case GradientSource::kSynthetic: return "synthetic";
+    case GradientSource::kTrainer:
+      return "trainer";
+    case GradientSource::kReplay:
+      return "replay";
+    case GradientSource::kSynthetic:
+      return "synthetic";
   }
   return "?";
 }
 
 const char* name_of(RehearsePhase phase) {
   switch (phase) {
-    case RehearsePhase::kBeforeLease: return "before_lease";
-    case RehearsePhase::kCopyIn: return "copy_in";
-    case RehearsePhase::kUpdate: return "update";
-    case RehearsePhase::kCopyOut: return "copy_out";
-    case RehearsePhase::kBeforeCommit: return "before_commit";
-    case RehearsePhase::kAfterCommit: return "after_commit";
-    case RehearsePhase::kBetweenSteps: return "between_steps";
+    case RehearsePhase::kBeforeLease:
+      return "before_lease";
+    case RehearsePhase::kCopyIn:
+      return "copy_in";
+    case RehearsePhase::kUpdate:
+      return "update";
+    case RehearsePhase::kCopyOut:
+      return "copy_out";
+    case RehearsePhase::kBeforeCommit:
+      return "before_commit";
+    case RehearsePhase::kAfterCommit:
+      return "after_commit";
+    case RehearsePhase::kBetweenSteps:
+      return "between_steps";
   }
   return "?";
 }
 
 const char* name_of(Role role) {
   switch (role) {
-    case Role::kLauncher: return "launcher";
-    case Role::kHostStore: return "host_store";
-    case Role::kGpuActor: return "gpu_actor";
-    case Role::kTrainer: return "trainer";
+    case Role::kLauncher:
+      return "launcher";
+    case Role::kHostStore:
+      return "host_store";
+    case Role::kGpuActor:
+      return "gpu_actor";
+    case Role::kTrainer:
+      return "trainer";
   }
   return "?";
 }
 
 const char* name_of(InitKind kind) {
   switch (kind) {
-    case InitKind::kNormal: return "normal";
-    case InitKind::kZeros: return "zeros";
-    case InitKind::kOnes: return "ones";
+    case InitKind::kNormal:
+      return "normal";
+    case InitKind::kZeros:
+      return "zeros";
+    case InitKind::kOnes:
+      return "ones";
   }
   return "?";
 }
 
 bool parse(const std::string& text, GradientSource* out) {
-  return parse_among(std::array{GradientSource::kTrainer, GradientSource::kReplay,
-                                GradientSource::kSynthetic},
-                     text, out);
+  return parse_among(
+      std::array{GradientSource::kTrainer, GradientSource::kReplay, GradientSource::kSynthetic},
+      text, out);
 }
 
 bool parse(const std::string& text, RehearsePhase* out) {
   return parse_among(
       std::array{RehearsePhase::kBeforeLease, RehearsePhase::kCopyIn, RehearsePhase::kUpdate,
-                 RehearsePhase::kCopyOut, RehearsePhase::kBeforeCommit,
-                 RehearsePhase::kAfterCommit, RehearsePhase::kBetweenSteps},
+                 RehearsePhase::kCopyOut, RehearsePhase::kBeforeCommit, RehearsePhase::kAfterCommit,
+                 RehearsePhase::kBetweenSteps},
       text, out);
 }
 
 bool parse(const std::string& text, Role* out) {
-  return parse_among(
-      std::array{Role::kLauncher, Role::kHostStore, Role::kGpuActor, Role::kTrainer}, text, out);
+  return parse_among(std::array{Role::kLauncher, Role::kHostStore, Role::kGpuActor, Role::kTrainer},
+                     text, out);
 }
 
 bool parse(const std::string& text, InitKind* out) {

@@ -1,5 +1,5 @@
-// JobPlan <-> JSON text. The keys are in job_plan_fields.h; here is how each type of value is written
-// and read, and what a plan must hold before a process trusts it.
+// JobPlan <-> JSON text. The keys are in job_plan_fields.h; here is how each type of value is
+// written and read, and what a plan must hold before a process trusts it.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -190,7 +190,8 @@ class RepeatedKeys {
   std::string found_;
 };
 
-// What a child relies on without looking again. Whether the plan is wise was the launcher's business.
+// What a child relies on without looking again. Whether the plan is wise was the launcher's
+// business.
 std::string why_invalid(const JobPlan& plan) {
   if (std::string rule = why_invalid(plan.segment); !rule.empty()) return rule;
   const auto& spaces = plan.segment.spaces;
@@ -260,7 +261,8 @@ Result<JobPlan> read_job_plan(const std::string& path) {
   }
   std::ostringstream text;
   text << file.rdbuf();
-  if (file.bad() || text.bad()) return Status(StatusCode::kIo, "the job plan " + path + " cannot be read");
+  if (file.bad() || text.bad())
+    return Status(StatusCode::kIo, "the job plan " + path + " cannot be read");
   Result<JobPlan> plan = job_plan_from_json(std::move(text).str());
   if (plan) return plan;
   return Status(plan.status().code(), path + ": " + plan.status().message());

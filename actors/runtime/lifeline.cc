@@ -64,9 +64,9 @@ Result<Lifeline> Lifeline::adopt(int fd) {
   int type = 0;
   socklen_t length = sizeof type;
   if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_SEQPACKET) {
-    return Status(StatusCode::kInvalidArgument,
-                  format("--lifeline-fd %d is no SOCK_SEQPACKET socket; only the launcher gives it",
-                         fd));
+    return Status(
+        StatusCode::kInvalidArgument,
+        format("--lifeline-fd %d is no SOCK_SEQPACKET socket; only the launcher gives it", fd));
   }
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
     return Status(StatusCode::kIo, format("fcntl of lifeline %d: %s", fd, std::strerror(errno)));
@@ -132,9 +132,12 @@ Result<LifelinePair> make_lifeline() {
 LifelineEvent read_lifeline(int launcher_fd) {
   const Received received = receive(launcher_fd);
   switch (received.kind) {
-    case Received::Kind::kNothing: return {LifelineEvent::Kind::kNothing, 0};
-    case Received::Kind::kClosed: return {LifelineEvent::Kind::kClosed, 0};
-    case Received::Kind::kDatagram: break;
+    case Received::Kind::kNothing:
+      return {LifelineEvent::Kind::kNothing, 0};
+    case Received::Kind::kClosed:
+      return {LifelineEvent::Kind::kClosed, 0};
+    case Received::Kind::kDatagram:
+      break;
   }
   return parse_lifeline_datagram(std::string_view(received.bytes, received.size));
 }

@@ -1,6 +1,6 @@
-// The lifeline between the launcher and one child: a SOCK_SEQPACKET pair. Its end-of-file is how each
-// learns of the other's death, long before a driver has torn down a device context. One request runs
-// over it: a rehearsed kill (docs/PROTOCOL.md, "Rehearsed kills").
+// The lifeline between the launcher and one child: a SOCK_SEQPACKET pair. Its end-of-file is how
+// each learns of the other's death, long before a driver has torn down a device context. One
+// request runs over it: a rehearsed kill (docs/PROTOCOL.md, "Rehearsed kills").
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ class Lifeline {
   Lifeline& operator=(Lifeline&& other) noexcept;
   ~Lifeline();
 
-  int fd() const { return fd_; }       // for polling; -1: none
+  int fd() const { return fd_; }  // for polling; -1: none
   // True once the launcher's end is closed. Never blocks; unexpected datagrams are read away.
   bool closed();
-  // Tells the launcher that the rehearsal's place is reached and waits for its answer. Ok: the kill is
-  // done (or this very process is gone). Timeout, PeerLost otherwise.
+  // Tells the launcher that the rehearsal's place is reached and waits for its answer. Ok: the kill
+  // is done (or this very process is gone). Timeout, PeerLost otherwise.
   Status rehearse(uint32_t index, int timeout_ms);
 
  private:
@@ -35,8 +35,8 @@ class Lifeline {
 
 // The launcher's end.
 struct LifelinePair {
-  int launcher_fd = -1;                // close-on-exec, non-blocking
-  int child_fd = -1;                   // close-on-exec: the child clears it after fork, before exec
+  int launcher_fd = -1;  // close-on-exec, non-blocking
+  int child_fd = -1;     // close-on-exec: the child clears it after fork, before exec
 };
 Result<LifelinePair> make_lifeline();
 

@@ -15,7 +15,7 @@ struct StepTimeSummary {
   double p50 = 0;
   double p90 = 0;
   double p99 = 0;
-  double max = 0;                      // of the history, like the others
+  double max = 0;  // of the history, like the others
 };
 
 class StepTimes {

@@ -128,7 +128,7 @@ struct Reader {
     return true;
   }
   template <class T>
-    requires std::is_integral_v<T>
+  requires std::is_integral_v<T>
   static bool read(const Json& json, T& out) {
     if (!json.is_number_integer()) return false;
     const bool fits = json.is_number_unsigned() ? std::in_range<T>(json.get<uint64_t>())
@@ -218,7 +218,9 @@ void TelemetryPublisher::publish_now(const ActorTelemetry& telemetry, int64_t no
   ++sequence_;
   next_ms_ = now_ms + interval_ms_;
   const Status sent = pub_.send({{}, document(telemetry)});
-  if (!sent) log_debug("telemetry %llu: %s", static_cast<unsigned long long>(sequence_), sent.text().c_str());
+  if (!sent)
+    log_debug("telemetry %llu: %s", static_cast<unsigned long long>(sequence_),
+              sent.text().c_str());
 }
 
 void TelemetryPublisher::answer_snapshots(const ActorTelemetry& telemetry) {

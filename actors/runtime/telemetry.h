@@ -1,6 +1,7 @@
-// What an actor tells the world about itself: one flat JSON document (docs/MONITORING.md), published
-// on its PUB socket and answered in full on its snapshot socket. Used by GPU actors (writing) and
-// monitors (reading). Nobody has to listen, and nobody who listens badly costs the actor anything.
+// What an actor tells the world about itself: one flat JSON document (docs/MONITORING.md),
+// published on its PUB socket and answered in full on its snapshot socket. Used by GPU actors
+// (writing) and monitors (reading). Nobody has to listen, and nobody who listens badly costs the
+// actor anything.
 #pragma once
 
 #include <cmath>
@@ -40,13 +41,13 @@ struct ActorTelemetry {
   uint64_t incarnation = 0;
   uint32_t pid = 0;
   std::string device;
-  uint64_t sequence = 0;               // of the last published document; from 1 in each incarnation
-  double time_seconds = 0;             // Unix time
+  uint64_t sequence = 0;    // of the last published document; from 1 in each incarnation
+  double time_seconds = 0;  // Unix time
   // Where it is.
   Phase phase = Phase::kStarting;
   Step step_committed = kNoStep;
-  Step step = kNoStep;                 // being worked on
-  uint32_t chunks_done = 0;            // of that step
+  Step step = kNoStep;       // being worked on
+  uint32_t chunks_done = 0;  // of that step
   uint32_t chunks_total = 0;
   // Traffic and time.
   uint64_t h2d_bytes_total = 0;
@@ -57,9 +58,9 @@ struct ActorTelemetry {
   double exposed_stall_seconds_total = 0;  // link idle although chunks were left to move
   double kernel_seconds_total = 0;
   // Events.
-  uint64_t commits_total = 0;          // chunks
+  uint64_t commits_total = 0;  // chunks
   uint64_t refusals_total = 0;
-  uint64_t restarts_total = 0;         // of this rank's actor
+  uint64_t restarts_total = 0;  // of this rank's actor
   // Memory.
   uint64_t staging_bytes = 0;
   uint64_t staging_peak_bytes = 0;
@@ -67,11 +68,11 @@ struct ActorTelemetry {
   // Steps.
   uint64_t steps_total = 0;
   uint64_t steps_skipped_total = 0;
-  double step_seconds = 0;             // the last one
+  double step_seconds = 0;  // the last one
   StepTimeSummary step_seconds_history;
   StepTimeline timeline;
   double grad_norm = std::nan("");
-  std::optional<double> loss;          // where the trainer reports one
+  std::optional<double> loss;  // where the trainer reports one
 };
 
 std::string to_json(const ActorTelemetry& telemetry);

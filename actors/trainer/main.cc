@@ -7,13 +7,26 @@
 #include <optional>
 #include <string>
 
-#include "actors/runtime/exit_code.h"
 #include "actors/trainer/training.h"
 
 namespace {
 
-using optlease::ExitCode;
+using optlease::StatusCode;
 using optlease::TrainingOptions;
+
+// Of this program alone, which knows the C interface and not the other programs' list; the numbers
+// agree with docs/OPERATING.md where the meanings do.
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitTimeout = 13;
+constexpr int kExitNotRunning = 16;
+
+int exit_code_for(StatusCode code) {
+  if (code == StatusCode::kInvalidArgument) return kExitUsage;
+  if (code == StatusCode::kTimeout) return kExitTimeout;
+  if (code == StatusCode::kNotFound || code == StatusCode::kPeerLost) return kExitNotRunning;
+  return kExitFailed;
+}
 
 void add_options(CLI::App& app, TrainingOptions& options, std::optional<double>& lr_peak,
                  optlease::LearningRate& lr) {
@@ -60,8 +73,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? static_cast<int>(ExitCode::kOk)
-                                : static_cast<int>(ExitCode::kUsage);
+    return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   if (lr_peak) {
     lr.peak = *lr_peak;
@@ -70,9 +82,9 @@ int run(int argc, char** argv) {
   if (const char* path = std::getenv("OPTLEASE_LOSS_FILE"); path != nullptr)
     options.loss_path = path;
   const optlease::Status status = optlease::train(std::move(options));
-  if (status) return static_cast<int>(ExitCode::kOk);
+  if (status) return 0;
   std::fprintf(stderr, "optlease-trainer: %s\n", status.text().c_str());
-  return static_cast<int>(optlease::exit_code_for(status));
+  return exit_code_for(status.code());
 }
 
 }  // namespace
@@ -82,6 +94,6 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "optlease-trainer: %s\n", error.what());
-    return static_cast<int>(ExitCode::kInternal);
+    return kExitFailed;
   }
 }

@@ -6,24 +6,32 @@ namespace optlease {
 
 namespace {
 
+// Eight floats that are added and multiplied side by side, at any address. Written out because the
+// vectoriser left alone turns the tile below on its side; without AVX2 it becomes two halves.
+using Lanes [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
+constexpr uint64_t kLanes = 8;
 constexpr uint64_t kTileRows = 4;
-constexpr uint64_t kTileColumns = 16;
+constexpr uint64_t kTileColumns = 2 * kLanes;
 
-// One tile of c. The sums are independent of each other, so the compiler may run them side by side
-// in vector registers without changing a bit of any.
+// One tile of c. Its sums are independent of each other: running them side by side in registers
+// changes no bit of any.
 template <uint64_t kRows>
 [[gnu::always_inline]] inline void full_width_tile(const float* a, const float* b, float* c,
                                                    uint64_t k, uint64_t n) {
-  float sums[kRows][kTileColumns] = {};
+  Lanes left[kRows] = {};
+  Lanes right[kRows] = {};
   for (uint64_t p = 0; p < k; ++p) {
-    const float* row_of_b = b + p * n;
+    const Lanes b_left = *reinterpret_cast<const Lanes*>(b + p * n);
+    const Lanes b_right = *reinterpret_cast<const Lanes*>(b + p * n + kLanes);
     for (uint64_t i = 0; i < kRows; ++i) {
-      const float factor = a[i * k + p];
-      for (uint64_t j = 0; j < kTileColumns; ++j) sums[i][j] += factor * row_of_b[j];
+      left[i] += a[i * k + p] * b_left;
+      right[i] += a[i * k + p] * b_right;
     }
   }
-  for (uint64_t i = 0; i < kRows; ++i)
-    for (uint64_t j = 0; j < kTileColumns; ++j) c[i * n + j] += sums[i][j];
+  for (uint64_t i = 0; i < kRows; ++i) {
+    *reinterpret_cast<Lanes*>(c + i * n) += left[i];
+    *reinterpret_cast<Lanes*>(c + i * n + kLanes) += right[i];
+  }
 }
 
 // The right edge: fewer columns than a tile has.

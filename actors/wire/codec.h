@@ -39,7 +39,8 @@ struct Decoded {
   template <class Body>
   Body as() const {  // REQUIRES: Body is the body struct of kind
     Body out;
-    OPTLEASE_CHECK(body.size() == sizeof out, "%s has a body of %zu bytes", name_of(kind), body.size());
+    OPTLEASE_CHECK(body.size() == sizeof out, "%s has a body of %zu bytes", name_of(kind),
+                   body.size());
     std::memcpy(&out, body.data(), sizeof out);
     return out;
   }

@@ -18,8 +18,8 @@ bool is_job_name_byte(char c) {
          c == '-';
 }
 
-// Makes `path` where it is missing, then checks what is really there: a directory that somebody else
-// prepared (or a symlink to one) would let them see and replace the job's sockets.
+// Makes `path` where it is missing, then checks what is really there: a directory that somebody
+// else prepared (or a symlink to one) would let them see and replace the job's sockets.
 Status make_private_directory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     const int error = errno;
@@ -32,8 +32,7 @@ Status make_private_directory(const std::string& path) {
   }
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) {
-    return Status(StatusCode::kIo,
-                  format("lstat of %s: %s", path.c_str(), std::strerror(errno)));
+    return Status(StatusCode::kIo, format("lstat of %s: %s", path.c_str(), std::strerror(errno)));
   }
   if (S_ISLNK(found.st_mode)) {
     return Status(StatusCode::kPermission,

@@ -29,17 +29,17 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   const std::string& job_name() const { return job_name_; }
-  std::string job_file() const;                    // JobPlan as JSON
-  std::string store_socket() const;                // host store ROUTER
-  std::string launcher_socket() const;             // launcher ROUTER, JSON requests
-  std::string vault_socket() const;                // launcher, Unix stream: shared-buffer fds
-  std::string actor_socket(Rank rank) const;       // actor ROUTER: trainer protocol
-  std::string telemetry_socket(Rank rank) const;   // actor PUB
-  std::string snapshot_socket(Rank rank) const;    // actor ROUTER: full snapshot on request
-  std::string group_directory() const;             // Gloo rendezvous files, one folder a group epoch
+  std::string job_file() const;                   // JobPlan as JSON
+  std::string store_socket() const;               // host store ROUTER
+  std::string launcher_socket() const;            // launcher ROUTER, JSON requests
+  std::string vault_socket() const;               // launcher, Unix stream: shared-buffer fds
+  std::string actor_socket(Rank rank) const;      // actor ROUTER: trainer protocol
+  std::string telemetry_socket(Rank rank) const;  // actor PUB
+  std::string snapshot_socket(Rank rank) const;   // actor ROUTER: full snapshot on request
+  std::string group_directory() const;            // Gloo rendezvous files, one folder a group epoch
   std::string log_file(const std::string& process) const;
 
-  std::string control_segment() const;             // shm_open names, with the leading '/'
+  std::string control_segment() const;  // shm_open names, with the leading '/'
   std::string arena_segment(Rank rank) const;
   std::string gradient_segment(Rank rank) const;
   std::string lock_segment() const;

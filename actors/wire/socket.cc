@@ -103,17 +103,21 @@ Result<int> make_listener(const std::string& path) {
 
 int zmq_type_of(Socket::Type type) {
   switch (type) {
-    case Socket::Type::kRouter: return ZMQ_ROUTER;
-    case Socket::Type::kDealer: return ZMQ_DEALER;
-    case Socket::Type::kPub: return ZMQ_PUB;
-    case Socket::Type::kSub: return ZMQ_SUB;
+    case Socket::Type::kRouter:
+      return ZMQ_ROUTER;
+    case Socket::Type::kDealer:
+      return ZMQ_DEALER;
+    case Socket::Type::kPub:
+      return ZMQ_PUB;
+    case Socket::Type::kSub:
+      return ZMQ_SUB;
   }
   OPTLEASE_CHECK(false, "socket type %d", static_cast<int>(type));
 }
 
 void apply(zmq::socket_t& socket, Socket::Type type, const SocketOptions& options) {
-  socket.set(zmq::sockopt::maxmsgsize, options.message_bytes_max > 0 ? options.message_bytes_max
-                                                                     : int64_t{kMessageBytesMax});
+  socket.set(zmq::sockopt::maxmsgsize,
+             options.message_bytes_max > 0 ? options.message_bytes_max : int64_t{kMessageBytesMax});
   socket.set(zmq::sockopt::sndhwm, options.send_high_water_mark);
   socket.set(zmq::sockopt::rcvhwm, options.receive_high_water_mark);
   socket.set(zmq::sockopt::linger, options.linger_ms);
@@ -130,14 +134,18 @@ void apply(zmq::socket_t& socket, Socket::Type type, const SocketOptions& option
         socket.set(zmq::sockopt::routing_id, options.routing_id);
       }
       break;
-    case Socket::Type::kPub: break;
-    case Socket::Type::kSub: socket.set(zmq::sockopt::subscribe, ""); break;
+    case Socket::Type::kPub:
+      break;
+    case Socket::Type::kSub:
+      socket.set(zmq::sockopt::subscribe, "");
+      break;
   }
 }
 
 Status zmq_error(const char* call, const std::string& path, int error) {
-  const StatusCode code =
-      error == EMFILE || error == ENFILE || error == ENOMEM ? StatusCode::kNoSpace : StatusCode::kIo;
+  const StatusCode code = error == EMFILE || error == ENFILE || error == ENOMEM
+                              ? StatusCode::kNoSpace
+                              : StatusCode::kIo;
   return Status(code,
                 format("ZeroMQ %s of socket %s: %s", call, path.c_str(), zmq_strerror(error)));
 }
@@ -176,7 +184,7 @@ struct Socket::Impl {
   Type type = Type::kDealer;
   std::string path;
   bool is_bound = false;
-  dev_t device = 0;                         // of the socket file that this socket made
+  dev_t device = 0;  // of the socket file that this socket made
   ino_t inode = 0;
 
   ~Impl() {

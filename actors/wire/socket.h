@@ -29,15 +29,15 @@ class SocketContext {
 };
 
 struct SocketOptions {
-  std::string routing_id;             // DEALER only; may be empty
-  int64_t message_bytes_max = 0;      // 0: kMessageBytesMax; a larger frame drops the peer
-  int send_high_water_mark = 1024;    // messages a peer
+  std::string routing_id;           // DEALER only; may be empty
+  int64_t message_bytes_max = 0;    // 0: kMessageBytesMax; a larger frame drops the peer
+  int send_high_water_mark = 1024;  // messages a peer
   int receive_high_water_mark = 1024;
   int linger_ms = 200;
 };
 
 struct Message {
-  std::string peer;                   // ROUTER: routing id of the sender or receiver; else empty
+  std::string peer;  // ROUTER: routing id of the sender or receiver; else empty
   std::string frame;
 };
 
@@ -78,8 +78,8 @@ struct PollSet {
 };
 Status poll_sockets(const PollSet& set, int timeout_ms, std::vector<bool>* ready);
 
-// Whether a live process listens on the Unix socket at `path`. It sees one connection that closes at
-// once. True also where that cannot be told (no permission): never taken for a stale file.
+// Whether a live process listens on the Unix socket at `path`. It sees one connection that closes
+// at once. True also where that cannot be told (no permission): never taken for a stale file.
 bool is_listening(const std::string& path);
 
 }  // namespace optlease

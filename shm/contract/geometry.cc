@@ -9,7 +9,9 @@
 namespace optlease {
 namespace {
 
-constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 constexpr uint64_t divide_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
 
 // What one rank holds: elements of each of its shards.
@@ -41,7 +43,8 @@ std::set<RankShards> distinct_holdings(const SegmentPlan& plan) {
   return kinds;
 }
 
-// The largest share of its state that any rank's slots leave unused with chunks of `chunk` elements.
+// The largest share of its state that any rank's slots leave unused with chunks of `chunk`
+// elements.
 double unused_share(const std::set<RankShards>& holdings, uint64_t chunk) {
   double worst = 0;
   for (const RankShards& rank : holdings) {
@@ -58,8 +61,8 @@ double unused_share(const std::set<RankShards>& holdings, uint64_t chunk) {
 // that shard's slots full; each also rounded up to whole pages of slot.
 std::set<uint64_t, std::greater<>> chunk_candidates(const std::set<RankShards>& holdings,
                                                     uint64_t chunk_max) {
-  constexpr uint64_t kSizesMax = 64;        // more distinct sizes than this add nothing
-  constexpr uint64_t kDivisionsMax = 64;    // a shard size
+  constexpr uint64_t kSizesMax = 64;      // more distinct sizes than this add nothing
+  constexpr uint64_t kDivisionsMax = 64;  // a shard size
   constexpr uint64_t kPageElements = kPageBytes / 4;
   std::set<uint64_t, std::greater<>> sizes, candidates;
   for (const RankShards& rank : holdings) sizes.insert(rank.elements.begin(), rank.elements.end());
@@ -74,15 +77,18 @@ std::set<uint64_t, std::greater<>> chunk_candidates(const std::set<RankShards>& 
       candidates.insert(round_up(even, kPageElements));
     }
   }
-  const uint64_t step = std::max<uint64_t>(1, chunk_max / 64 / kShardAlignElements) * kShardAlignElements;
-  for (uint64_t chunk = chunk_max; chunk >= std::max<uint64_t>(step, chunk_max / 16); chunk -= step) {
+  const uint64_t step =
+      std::max<uint64_t>(1, chunk_max / 64 / kShardAlignElements) * kShardAlignElements;
+  for (uint64_t chunk = chunk_max; chunk >= std::max<uint64_t>(step, chunk_max / 16);
+       chunk -= step) {
     candidates.insert(chunk);
   }
   return candidates;
 }
 
-// The largest chunk that leaves at most kUnusedShare unused in every rank's arena: large chunks move
-// faster. Where none does (spaces of very unequal, small shards), the one that leaves the least.
+// The largest chunk that leaves at most kUnusedShare unused in every rank's arena: large chunks
+// move faster. Where none does (spaces of very unequal, small shards), the one that leaves the
+// least.
 uint64_t best_chunk_elements(const SegmentPlan& plan, uint64_t chunk_max) {
   constexpr double kUnusedShare = 0.02;
   const std::set<RankShards> holdings = distinct_holdings(plan);
@@ -131,7 +137,8 @@ uint64_t array_stride_bytes(uint64_t elements) { return round_up(elements * 4, k
 uint64_t chunk_bytes(uint64_t elements) { return array_stride_bytes(elements) * kAdamArrayCount; }
 
 uint64_t chunk_elements_for(uint64_t bytes) {
-  const uint64_t elements = bytes / (kAdamArrayCount * 4) / kShardAlignElements * kShardAlignElements;
+  const uint64_t elements =
+      bytes / (kAdamArrayCount * 4) / kShardAlignElements * kShardAlignElements;
   return std::max<uint64_t>(elements, kShardAlignElements);
 }
 
@@ -230,7 +237,8 @@ uint64_t layout_hash(const SegmentPlan& plan) {
 }
 
 std::string why_invalid(const SegmentPlan& plan) {
-  if (plan.world_size == 0 || plan.world_size > kRankCountMax) return "world_size is not in 1..1024";
+  if (plan.world_size == 0 || plan.world_size > kRankCountMax)
+    return "world_size is not in 1..1024";
   if (plan.window_chunks == 0 || plan.window_chunks > kWindowChunksMax) {
     return "window_chunks is not in 1..64";
   }
@@ -241,23 +249,33 @@ std::string why_invalid(const SegmentPlan& plan) {
   uint64_t tensors = 0;
   std::set<std::string> names;
   for (const SpaceSpec& space : plan.spaces) {
-    if (space.name.empty() || space.name.size() >= kNameBytes) return "a space's name is not 1..63 bytes";
+    if (space.name.empty() || space.name.size() >= kNameBytes)
+      return "a space's name is not 1..63 bytes";
     if (!names.insert(space.name).second) return "two spaces are named '" + space.name + "'";
     if (space.members.empty()) return "space '" + space.name + "' has no ranks";
     for (size_t i = 0; i < space.members.size(); ++i) {
-      if (space.members[i].value >= plan.world_size) return "space '" + space.name + "' names a rank past world_size";
-      if (i > 0 && space.members[i] <= space.members[i - 1]) return "ranks of space '" + space.name + "' do not ascend";
+      if (space.members[i].value >= plan.world_size)
+        return "space '" + space.name + "' names a rank past world_size";
+      if (i > 0 && space.members[i] <= space.members[i - 1])
+        return "ranks of space '" + space.name + "' do not ascend";
     }
-    if (space.group >= kGroupCountMax) return "space '" + space.name + "' names a group past the last";
-    if (bytes_of(space.param_dtype) == 0 || bytes_of(space.grad_dtype) == 0) return "space '" + space.name + "' has an unknown dtype";
+    if (space.group >= kGroupCountMax)
+      return "space '" + space.name + "' names a group past the last";
+    if (bytes_of(space.param_dtype) == 0 || bytes_of(space.grad_dtype) == 0)
+      return "space '" + space.name + "' has an unknown dtype";
     std::set<std::string> tensor_names;
     for (const TensorSpec& tensor : space.tensors) {
-      if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes) return "a parameter's name is not 1..191 bytes";
-      if (!tensor_names.insert(tensor.name).second) return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
-      if (tensor.global_shape.size() != tensor.global_offset.size() || tensor.global_shape.size() > kTensorDimsMax) {
-        return "parameter '" + tensor.name + "' has a global shape and a global offset of different lengths";
+      if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes)
+        return "a parameter's name is not 1..191 bytes";
+      if (!tensor_names.insert(tensor.name).second)
+        return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
+      if (tensor.global_shape.size() != tensor.global_offset.size() ||
+          tensor.global_shape.size() > kTensorDimsMax) {
+        return "parameter '" + tensor.name +
+               "' has a global shape and a global offset of different lengths";
       }
-      if (tensor.shape.size() > kTensorDimsMax) return "parameter '" + tensor.name + "' has more than 8 dimensions";
+      if (tensor.shape.size() > kTensorDimsMax)
+        return "parameter '" + tensor.name + "' has more than 8 dimensions";
     }
     tensors += space.tensors.size();
   }

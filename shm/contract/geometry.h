@@ -88,10 +88,10 @@ ElementRange shard_range(const SpaceSpec& space, uint32_t member);
 // The member index of `rank`, or -1.
 int member_index(const SpaceSpec& space, Rank rank);
 
-// Fills in elements, flat offsets, shard_elements and chunk_elements of every space for chunks of at
-// most `chunk_size_bytes` (0: one chunk a shard), choosing one chunk size for all spaces: the largest
-// that leaves at most 2 % of any rank's slots unused, else the one that leaves the least. Tensors keep
-// their order.
+// Fills in elements, flat offsets, shard_elements and chunk_elements of every space for chunks of
+// at most `chunk_size_bytes` (0: one chunk a shard). One chunk size for all spaces: the largest
+// that leaves at most 2 % of any rank's slots unused, else the one that leaves the least. Tensors
+// keep their order.
 Status lay_out(SegmentPlan* plan, uint64_t chunk_size_bytes);
 
 // REQUIRES: lay_out has run. Shadow slots: (prefetch_windows + 2) windows, but never more than the

@@ -7,7 +7,7 @@
 namespace optlease {
 
 inline constexpr uint32_t kRankCountMax = 1024;
-inline constexpr uint32_t kSpaceCountMax = 2048;   // experts: about one space a rank, and the dense ones
+inline constexpr uint32_t kSpaceCountMax = 2048;   // experts: about one a rank, and the dense ones
 inline constexpr uint32_t kGroupCountMax = 8;      // hyper-parameter groups in one step record
 inline constexpr uint32_t kTensorCountMax = 1u << 20;
 inline constexpr uint32_t kTensorDimsMax = 8;

@@ -7,22 +7,34 @@ namespace optlease {
 
 const char* name_of(Phase phase) {
   switch (phase) {
-    case Phase::kStarting: return "starting";
-    case Phase::kIdle: return "idle";
-    case Phase::kInitialise: return "initialise";
-    case Phase::kWaitPeers: return "wait_peers";
-    case Phase::kReduce: return "reduce";
-    case Phase::kNorm: return "norm";
-    case Phase::kWaitOpen: return "wait_open";
-    case Phase::kStream: return "stream";
-    case Phase::kWaitCommitted: return "wait_committed";
-    case Phase::kGather: return "gather";
-    case Phase::kStopping: return "stopping";
+    case Phase::kStarting:
+      return "starting";
+    case Phase::kIdle:
+      return "idle";
+    case Phase::kInitialise:
+      return "initialise";
+    case Phase::kWaitPeers:
+      return "wait_peers";
+    case Phase::kReduce:
+      return "reduce";
+    case Phase::kNorm:
+      return "norm";
+    case Phase::kWaitOpen:
+      return "wait_open";
+    case Phase::kStream:
+      return "stream";
+    case Phase::kWaitCommitted:
+      return "wait_committed";
+    case Phase::kGather:
+      return "gather";
+    case Phase::kStopping:
+      return "stopping";
   }
   return "?";
 }
 
 const char* name_of(MessageKind kind) {
+  // clang-format off
   switch (kind) {
     case MessageKind::kHello: return "Hello";
     case MessageKind::kStepReady: return "StepReady";
@@ -59,45 +71,71 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kStepReply: return "StepReply";
     case MessageKind::kDetach: return "Detach";
   }
+  // clang-format on
   return "?";
 }
 
 uint32_t body_bytes_of(MessageKind kind) {
   switch (kind) {
-    case MessageKind::kHello: return sizeof(HelloBody);
-    case MessageKind::kStepReady: return sizeof(StepReadyBody);
-    case MessageKind::kStepRecord: return sizeof(StepRecordBody);
-    case MessageKind::kLeaseRequest: return sizeof(LeaseRequestBody);
-    case MessageKind::kCommitRequest: return sizeof(CommitRequestBody);
-    case MessageKind::kLeaseReturn: return sizeof(LeaseReturnBody);
-    case MessageKind::kPublished: return sizeof(PublishedBody);
-    case MessageKind::kHeartbeat: return sizeof(HeartbeatBody);
-    case MessageKind::kCorruptChunk: return sizeof(CorruptChunkBody);
-    case MessageKind::kWelcome: return sizeof(WelcomeBody);
+    case MessageKind::kHello:
+      return sizeof(HelloBody);
+    case MessageKind::kStepReady:
+      return sizeof(StepReadyBody);
+    case MessageKind::kStepRecord:
+      return sizeof(StepRecordBody);
+    case MessageKind::kLeaseRequest:
+      return sizeof(LeaseRequestBody);
+    case MessageKind::kCommitRequest:
+      return sizeof(CommitRequestBody);
+    case MessageKind::kLeaseReturn:
+      return sizeof(LeaseReturnBody);
+    case MessageKind::kPublished:
+      return sizeof(PublishedBody);
+    case MessageKind::kHeartbeat:
+      return sizeof(HeartbeatBody);
+    case MessageKind::kCorruptChunk:
+      return sizeof(CorruptChunkBody);
+    case MessageKind::kWelcome:
+      return sizeof(WelcomeBody);
     case MessageKind::kGroupFormed:
-    case MessageKind::kGroupBroken: return sizeof(GroupBody);
+    case MessageKind::kGroupBroken:
+      return sizeof(GroupBody);
     case MessageKind::kGoReduce:
-    case MessageKind::kGoGather: return sizeof(GoBody);
+    case MessageKind::kGoGather:
+      return sizeof(GoBody);
     case MessageKind::kStepOpen:
     case MessageKind::kStepCommitted:
-    case MessageKind::kStopActor: return sizeof(StepBody);
-    case MessageKind::kLeaseGrant: return sizeof(LeaseGrantBody);
-    case MessageKind::kCommitReply: return sizeof(CommitReplyBody);
-    case MessageKind::kRefused: return sizeof(RefusedBody);
+    case MessageKind::kStopActor:
+      return sizeof(StepBody);
+    case MessageKind::kLeaseGrant:
+      return sizeof(LeaseGrantBody);
+    case MessageKind::kCommitReply:
+      return sizeof(CommitReplyBody);
+    case MessageKind::kRefused:
+      return sizeof(RefusedBody);
     case MessageKind::kIncarnationStarted:
     case MessageKind::kIncarnationLost:
-    case MessageKind::kIncarnationReaped: return sizeof(IncarnationBody);
-    case MessageKind::kStatusQuery: return 0;
-    case MessageKind::kStatusReply: return sizeof(StatusReplyBody);
+    case MessageKind::kIncarnationReaped:
+      return sizeof(IncarnationBody);
+    case MessageKind::kStatusQuery:
+      return 0;
+    case MessageKind::kStatusReply:
+      return sizeof(StatusReplyBody);
     case MessageKind::kHoldRequest:
     case MessageKind::kHoldReply:
     case MessageKind::kHoldRelease:
-    case MessageKind::kStopStore: return sizeof(HoldBody);
-    case MessageKind::kAttach: return sizeof(AttachBody);
-    case MessageKind::kAttached: return sizeof(AttachedBody);
-    case MessageKind::kStepRequest: return sizeof(StepRequestBody);
-    case MessageKind::kStepReply: return sizeof(StepReplyBody);
-    case MessageKind::kDetach: return 0;
+    case MessageKind::kStopStore:
+      return sizeof(HoldBody);
+    case MessageKind::kAttach:
+      return sizeof(AttachBody);
+    case MessageKind::kAttached:
+      return sizeof(AttachedBody);
+    case MessageKind::kStepRequest:
+      return sizeof(StepRequestBody);
+    case MessageKind::kStepReply:
+      return sizeof(StepReplyBody);
+    case MessageKind::kDetach:
+      return 0;
   }
   return UINT32_MAX;
 }
@@ -191,26 +229,33 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (b.blob_bytes > kUserBlobBytesMax) return "the user blob is larger than 1 MiB";
     if (b.keep_blob > 1 || (b.keep_blob == 1 && b.blob_bytes != 0)) return "keep_blob with a blob";
     if (std::isinf(b.lr) || b.lr < 0) return "lr is not finite and >= 0";
-    if (!std::isfinite(b.grad_scale) || b.grad_scale <= 0) return "grad_scale is not finite and > 0";
+    if (!std::isfinite(b.grad_scale) || b.grad_scale <= 0)
+      return "grad_scale is not finite and > 0";
     if (std::isinf(b.max_norm) || b.max_norm < 0) return "max_norm is not finite and >= 0";
   } else if (kind == MessageKind::kLeaseRequest) {
     const auto b = body_at<LeaseRequestBody>(frame);
     if (b.step < 0) return "the step is negative";
-    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
+    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax)
+      return "chunk_count is not in 1..64";
   } else if (kind == MessageKind::kCommitRequest) {
     const auto b = body_at<CommitRequestBody>(frame);
     if (b.step < 0) return "the step is negative";
-    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax) return "chunk_count is not in 1..64";
+    if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax)
+      return "chunk_count is not in 1..64";
   } else if (kind == MessageKind::kStepRecord) {
     return why_invalid(body_at<StepRecordBody>(frame).record);
   } else if (kind == MessageKind::kRefused) {
-    if (body_at<RefusedBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal)) return "the status is unknown";
+    if (body_at<RefusedBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal))
+      return "the status is unknown";
   } else if (kind == MessageKind::kStepReply) {
-    if (body_at<StepReplyBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal)) return "the status is unknown";
+    if (body_at<StepReplyBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal))
+      return "the status is unknown";
   } else if (kind == MessageKind::kHeartbeat) {
-    if (body_at<HeartbeatBody>(frame).phase > static_cast<uint32_t>(Phase::kStopping)) return "the phase is unknown";
+    if (body_at<HeartbeatBody>(frame).phase > static_cast<uint32_t>(Phase::kStopping))
+      return "the phase is unknown";
   } else if (kind == MessageKind::kStatusReply) {
-    if (body_at<StatusReplyBody>(frame).rank_count > kRankCountMax) return "rank_count is past 1024";
+    if (body_at<StatusReplyBody>(frame).rank_count > kRankCountMax)
+      return "rank_count is past 1024";
   }
   return nullptr;
 }
@@ -230,7 +275,8 @@ const char* why_invalid_frame(const void* frame, uint64_t bytes) {
   if (body == UINT32_MAX) return "an unknown kind of message";
   if (bytes < sizeof(MessageHeader) + body) return "the frame is shorter than its body";
   const uint64_t payload = bytes - sizeof(MessageHeader) - body;
-  if (payload_bytes_of(kind, frame, payload) != payload) return "the payload has another length than the body says";
+  if (payload_bytes_of(kind, frame, payload) != payload)
+    return "the payload has another length than the body says";
   return why_invalid_body(kind, frame);
 }
 

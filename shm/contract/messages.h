@@ -1,5 +1,5 @@
 // The messages of the lease protocol (actor or launcher <-> host store) and of the client protocol
-// (trainer <-> actor). One frame a message: MessageHeader, then the body struct of its kind, then the
+// (trainer <-> actor). One frame a message: MessageHeader, the body struct of its kind, then the
 // payload that the body describes. docs/PROTOCOL.md has the byte tables and a test compares them.
 // Change anything here: bump kProtocolVersion.
 //
@@ -80,8 +80,8 @@ struct HelloBody {        // "nothing that an earlier epoch or lease allowed is 
   uint64_t layout_hash;
   uint32_t pid;
   uint32_t reserved_zero;
-  int64_t step_published; // kNoStep, or the step whose gathered parameters its buffer holds: after a
-                          // store restart the rank is not in need of GoGather for that step
+  int64_t step_published; // kNoStep, or the step whose gathered parameters its buffer holds: after
+                          // a store restart the rank is not in need of GoGather for that step
 };
 struct WelcomeBody {
   int64_t step_committed;
@@ -232,8 +232,8 @@ const char* name_of(Phase phase);
 const char* name_of(MessageKind kind);
 
 static_assert(sizeof(HelloBody) == 40 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
-                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) && sizeof(LeaseRequestBody) == 16 &&
-                  sizeof(LeaseGrantBody) == 32 && sizeof(GrantEntry) == 24 &&
+                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) && sizeof(GrantEntry) == 24 &&
+                  sizeof(LeaseGrantBody) == 32 && sizeof(LeaseRequestBody) == 16 &&
                   sizeof(CommitRequestBody) == 32 && sizeof(CommitReplyBody) == 24 &&
                   sizeof(LeaseReturnBody) == 8 && sizeof(PublishedBody) == 16 &&
                   sizeof(HeartbeatBody) == 16 && sizeof(CorruptChunkBody) == 24 &&

@@ -8,26 +8,32 @@ namespace optlease {
 
 const char* name_of(Rule rule) {
   switch (rule) {
-    case Rule::kAdamW: return "adamw";
-    case Rule::kAdam: return "adam";
+    case Rule::kAdamW:
+      return "adamw";
+    case Rule::kAdam:
+      return "adam";
   }
   return "?";
 }
 
 const char* why_invalid(const GroupParams& p) {
-  if (p.rule != static_cast<uint32_t>(Rule::kAdamW) && p.rule != static_cast<uint32_t>(Rule::kAdam)) {
+  if (p.rule != static_cast<uint32_t>(Rule::kAdamW) &&
+      p.rule != static_cast<uint32_t>(Rule::kAdam)) {
     return "the rule is none that this build knows";
   }
   if (!std::isfinite(p.lr) || p.lr < 0) return "lr is not finite and >= 0";
   if (!(p.beta1 >= 0 && p.beta1 < 1)) return "beta1 is not in [0, 1)";
   if (!(p.beta2 >= 0 && p.beta2 < 1)) return "beta2 is not in [0, 1)";
   if (!std::isfinite(p.eps) || p.eps < 0) return "eps is not finite and >= 0";
-  if (!std::isfinite(p.weight_decay) || p.weight_decay < 0) return "weight_decay is not finite and >= 0";
+  if (!std::isfinite(p.weight_decay) || p.weight_decay < 0)
+    return "weight_decay is not finite and >= 0";
   if (p.reserved_zero != 0) return "a reserved field is not zero";
   return nullptr;
 }
 
-uint64_t checksum_of(const StepRecord& record) { return fnv1a(&record, offsetof(StepRecord, checksum)); }
+uint64_t checksum_of(const StepRecord& record) {
+  return fnv1a(&record, offsetof(StepRecord, checksum));
+}
 
 const char* why_invalid(const StepRecord& r) {
   if (r.step < 0) return "the step record is empty";
@@ -47,7 +53,9 @@ const char* why_invalid(const StepRecord& r) {
 uint64_t header_checksum_of(const SegmentHeader& header) {
   return fnv1a(&header, offsetof(SegmentHeader, header_checksum));
 }
-uint64_t checksum_of(const ArenaHeader& header) { return fnv1a(&header, offsetof(ArenaHeader, checksum)); }
+uint64_t checksum_of(const ArenaHeader& header) {
+  return fnv1a(&header, offsetof(ArenaHeader, checksum));
+}
 
 const char* why_invalid(const SegmentHeader& h, uint64_t actual_bytes) {
   if (actual_bytes < sizeof(SegmentHeader)) return "the segment is shorter than its header";
@@ -57,15 +65,20 @@ const char* why_invalid(const SegmentHeader& h, uint64_t actual_bytes) {
   if (h.header_checksum != header_checksum_of(h)) return "the header's checksum does not hold";
   if (h.total_bytes != actual_bytes) return "the segment has another size than its header says";
   if (h.world_size == 0 || h.world_size > kRankCountMax) return "world_size is out of range";
-  if (h.window_chunks == 0 || h.window_chunks > kWindowChunksMax) return "window_chunks is out of range";
-  if (h.prefetch_windows == 0 || h.prefetch_windows >= kLeasesInFlightMax) return "prefetch_windows is out of range";
+  if (h.window_chunks == 0 || h.window_chunks > kWindowChunksMax)
+    return "window_chunks is out of range";
+  if (h.prefetch_windows == 0 || h.prefetch_windows >= kLeasesInFlightMax)
+    return "prefetch_windows is out of range";
   if (h.space_count == 0 || h.space_count > kSpaceCountMax) return "space_count is out of range";
   if (h.tensor_count > kTensorCountMax) return "tensor_count is out of range";
   for (uint64_t word : h.reserved_zero) {
     if (word != 0) return "a reserved field is not zero";
   }
-  // The tables follow one another; counts are at most 2^32 - 1 and records small, so no sum overflows.
-  const struct { uint64_t offset, count, bytes; } tables[] = {
+  // The tables follow one another; counts are at most 2^32 - 1 and records small, so no sum
+  // overflows.
+  const struct {
+    uint64_t offset, count, bytes;
+  } tables[] = {
       {h.spaces_offset, h.space_count, sizeof(SpaceRecord)},
       {h.members_offset, h.member_count, sizeof(uint32_t)},
       {h.tensors_offset, h.tensor_count, sizeof(TensorRecord)},
@@ -94,7 +107,8 @@ const char* why_invalid(const ArenaHeader& h, uint64_t actual_bytes) {
   if (h.reserved_zero != 0) return "a reserved field is not zero";
   if (h.total_bytes != actual_bytes) return "the arena has another size than its header says";
   if (h.slot_bytes % kPageBytes != 0) return "slots are not page multiples";
-  if (h.slot_count != 0 && (h.slot_bytes == 0 || h.slot_bytes > (actual_bytes - kArenaSlotsOffset) / h.slot_count)) {
+  if (h.slot_count != 0 &&
+      (h.slot_bytes == 0 || h.slot_bytes > (actual_bytes - kArenaSlotsOffset) / h.slot_count)) {
     return "the slots end past the arena";
   }
   return nullptr;

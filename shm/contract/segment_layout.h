@@ -1,7 +1,7 @@
 // Every byte of the two kinds of segment, little-endian. docs/SHM_LAYOUT.md has the same tables and
 // a test compares them. Change anything here: bump kSegmentVersion.
 //
-// Control segment (one a node; written by the host store alone, mapped read-only by everybody else):
+// Control segment (one a node; written by the host store alone, mapped read-only by all others):
 //   SegmentHeader | SpaceRecord[] | uint32 member ranks[] | TensorRecord[] | RankRecord[]
 //   | ChunkRecord[] | SlotEntry[] | user blobs: two banks of kUserBlobBytesMax a rank
 // Arena segment (one a rank): ArenaHeader in the first page, then slot_count slots of slot_bytes.
@@ -9,7 +9,7 @@
 //
 // The commit word of a chunk is the one word that makes a version canonical: version + 1 in the
 // upper 63 bits, bank in the lowest. Bank b of a chunk's SlotEntry table says in which slots the
-// version lies and what they sum to. The store fills the other bank, then stores the word (release).
+// version lies and what they sum to. The store fills the other bank, then the word (release).
 #pragma once
 
 #include <atomic>

@@ -6,25 +6,44 @@ namespace optlease {
 
 const char* name_of(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "Ok";
-    case StatusCode::kInvalidArgument: return "InvalidArgument";
-    case StatusCode::kNotFound: return "NotFound";
-    case StatusCode::kAlreadyExists: return "AlreadyExists";
-    case StatusCode::kNoSpace: return "NoSpace";
-    case StatusCode::kPermission: return "Permission";
-    case StatusCode::kCorrupt: return "Corrupt";
-    case StatusCode::kWrongVersion: return "WrongVersion";
-    case StatusCode::kStaleEpoch: return "StaleEpoch";
-    case StatusCode::kStaleIncarnation: return "StaleIncarnation";
-    case StatusCode::kStaleLease: return "StaleLease";
-    case StatusCode::kStaleStep: return "StaleStep";
-    case StatusCode::kTimeout: return "Timeout";
-    case StatusCode::kBusy: return "Busy";
-    case StatusCode::kPeerLost: return "PeerLost";
-    case StatusCode::kUnsupported: return "Unsupported";
-    case StatusCode::kIo: return "Io";
-    case StatusCode::kCancelled: return "Cancelled";
-    case StatusCode::kInternal: return "Internal";
+    case StatusCode::kOk:
+      return "Ok";
+    case StatusCode::kInvalidArgument:
+      return "InvalidArgument";
+    case StatusCode::kNotFound:
+      return "NotFound";
+    case StatusCode::kAlreadyExists:
+      return "AlreadyExists";
+    case StatusCode::kNoSpace:
+      return "NoSpace";
+    case StatusCode::kPermission:
+      return "Permission";
+    case StatusCode::kCorrupt:
+      return "Corrupt";
+    case StatusCode::kWrongVersion:
+      return "WrongVersion";
+    case StatusCode::kStaleEpoch:
+      return "StaleEpoch";
+    case StatusCode::kStaleIncarnation:
+      return "StaleIncarnation";
+    case StatusCode::kStaleLease:
+      return "StaleLease";
+    case StatusCode::kStaleStep:
+      return "StaleStep";
+    case StatusCode::kTimeout:
+      return "Timeout";
+    case StatusCode::kBusy:
+      return "Busy";
+    case StatusCode::kPeerLost:
+      return "PeerLost";
+    case StatusCode::kUnsupported:
+      return "Unsupported";
+    case StatusCode::kIo:
+      return "Io";
+    case StatusCode::kCancelled:
+      return "Cancelled";
+    case StatusCode::kInternal:
+      return "Internal";
   }
   return "Unknown";
 }

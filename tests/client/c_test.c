@@ -215,6 +215,11 @@ static void tells_of_an_actor_that_is_not_up_or_silent(void) {
   CHECK_SAYS(optlease_last_error(NULL), "did not answer Attach in time");
   CHECK(fake_job_seen(job).attaches >= 1);
   fake_job_set_silent(job, 0);
+  fake_job_set_down(job, 1);
+  usleep(50000);
+  CHECK_STATUS(optlease_attach(&options, &client), OPTLEASE_TIMEOUT);
+  CHECK_SAYS(optlease_last_error(NULL), "rank 0's actor of job 'c-down' is not up");
+  fake_job_set_down(job, 0);
   fake_job_refuse(job, OPTLEASE_WRONG_VERSION, "abi 1 is not 2", 1);
   options.timeout_ms = 20000;
   CHECK_STATUS(optlease_attach(&options, &client), OPTLEASE_WRONG_VERSION);

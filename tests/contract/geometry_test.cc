@@ -127,8 +127,8 @@ TEST(Geometry, HasNoMoreShadowSlotsThanChunks) {
 }
 
 TEST(Geometry, MakesOneChunkAShardWhenAskedTo) {
-  SegmentPlan plan{"job", 2, 1, 2,
-                   {make_space("a", {0, 1}, {100000}), make_space("b", {1}, {777})}};
+  SegmentPlan plan{
+      "job", 2, 1, 2, {make_space("a", {0, 1}, {100000}), make_space("b", {1}, {777})}};
   ASSERT_TRUE(lay_out(&plan, 0).is_ok());
   EXPECT_EQ(arena_of(plan, Rank(0)).chunks.size(), 1u);
   EXPECT_EQ(arena_of(plan, Rank(1)).chunks.size(), 2u);
@@ -218,8 +218,7 @@ TEST(Geometry, BoundsTheArenasOfRandomPlansWithSeveralSpaces) {
 TEST(Geometry, BoundsAMixtureOfExperts) {
   SegmentPlan plan{"moe", 8, 1, 2, {make_space("dense", first_ranks(8), {1300000007})}};
   for (uint32_t r = 0; r < 8; ++r) {
-    plan.spaces.push_back(
-        make_space("expert" + std::to_string(r), {r}, {176160768 + r * 4099}));
+    plan.spaces.push_back(make_space("expert" + std::to_string(r), {r}, {176160768 + r * 4099}));
   }
   ASSERT_TRUE(lay_out(&plan, 64 << 20).is_ok());
   expect_bounded_arenas(plan);
@@ -247,7 +246,9 @@ TEST(Geometry, HashesEverythingThatDecidesTheBytes) {
       [](auto* p) { p->spaces[0].shard_elements += 64; },
       [](auto* p) { p->spaces[0].chunk_elements += 64; },
       [](auto* p) { p->spaces[0].tensors[0].name = "c"; },
-      [](auto* p) { p->spaces[0].tensors[0].shape = {10, 100}; },
+      [](auto* p) {
+        p->spaces[0].tensors[0].shape = {10, 100};
+      },
       [](auto* p) { p->spaces[0].tensors[0].global_shape = {2000}; },
   };
   std::set<uint64_t> hashes{same};

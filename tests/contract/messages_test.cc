@@ -157,35 +157,70 @@ TEST(Messages, RefusesEveryBrokenRuleOfAStepRequest) {
 }
 
 TEST(Messages, RefusesEveryBrokenRuleOfTheOthers) {
-  EXPECT_NE(with_body<StepReadyBody>(MessageKind::kStepReady, [](auto* b) { b->step = 0; }), nullptr);
-  EXPECT_NE(with_body<StepReadyBody>(MessageKind::kStepReady, [](auto* b) { b->keep_blob = 1; }), nullptr);
-  EXPECT_NE(with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->step = -1; }), nullptr);
-  EXPECT_NE(with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->chunk_count = 0; }), nullptr);
-  EXPECT_NE(with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->chunk_count = 65; }), nullptr);
-  EXPECT_NE(with_body<CommitRequestBody>(MessageKind::kCommitRequest, [](auto* b) { b->step = -1; }), nullptr);
-  EXPECT_NE(with_body<CommitRequestBody>(MessageKind::kCommitRequest, [](auto* b) { b->chunk_count = 65; }), nullptr);
-  EXPECT_NE(with_body<CommitRequestBody>(MessageKind::kCommitRequest, [](auto* b) { b->entry_count = 2; }), nullptr);
-  EXPECT_NE(with_body<LeaseGrantBody>(MessageKind::kLeaseGrant, [](auto* b) { b->entry_count = UINT32_MAX; }), nullptr);
-  EXPECT_NE(with_body<StatusReplyBody>(MessageKind::kStatusReply, [](auto* b) { b->rank_count = 0; }), nullptr);
-  EXPECT_NE(with_body<StepRecordBody>(MessageKind::kStepRecord, [](auto* b) { b->record.step = 4; }), nullptr);
-  EXPECT_NE(with_body<RefusedBody>(MessageKind::kRefused, [](auto* b) { b->status = 99; }), nullptr);
-  EXPECT_NE(with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->status = 99; }), nullptr);
-  EXPECT_NE(with_body<HeartbeatBody>(MessageKind::kHeartbeat, [](auto* b) { b->phase = 11; }), nullptr);
+  EXPECT_NE(with_body<StepReadyBody>(MessageKind::kStepReady, [](auto* b) { b->step = 0; }),
+            nullptr);
+  EXPECT_NE(with_body<StepReadyBody>(MessageKind::kStepReady, [](auto* b) { b->keep_blob = 1; }),
+            nullptr);
+  EXPECT_NE(with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->step = -1; }),
+            nullptr);
+  EXPECT_NE(
+      with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->chunk_count = 0; }),
+      nullptr);
+  EXPECT_NE(
+      with_body<LeaseRequestBody>(MessageKind::kLeaseRequest, [](auto* b) { b->chunk_count = 65; }),
+      nullptr);
+  EXPECT_NE(
+      with_body<CommitRequestBody>(MessageKind::kCommitRequest, [](auto* b) { b->step = -1; }),
+      nullptr);
+  EXPECT_NE(with_body<CommitRequestBody>(MessageKind::kCommitRequest,
+                                         [](auto* b) { b->chunk_count = 65; }),
+            nullptr);
+  EXPECT_NE(with_body<CommitRequestBody>(MessageKind::kCommitRequest,
+                                         [](auto* b) { b->entry_count = 2; }),
+            nullptr);
+  EXPECT_NE(with_body<LeaseGrantBody>(MessageKind::kLeaseGrant,
+                                      [](auto* b) { b->entry_count = UINT32_MAX; }),
+            nullptr);
+  EXPECT_NE(
+      with_body<StatusReplyBody>(MessageKind::kStatusReply, [](auto* b) { b->rank_count = 0; }),
+      nullptr);
+  EXPECT_NE(
+      with_body<StepRecordBody>(MessageKind::kStepRecord, [](auto* b) { b->record.step = 4; }),
+      nullptr);
+  EXPECT_NE(with_body<RefusedBody>(MessageKind::kRefused, [](auto* b) { b->status = 99; }),
+            nullptr);
+  EXPECT_NE(with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->status = 99; }),
+            nullptr);
+  EXPECT_NE(with_body<HeartbeatBody>(MessageKind::kHeartbeat, [](auto* b) { b->phase = 11; }),
+            nullptr);
 }
 
 TEST(Messages, RefusesReservedFieldsThatAreNotZero) {
-  EXPECT_NE(with_body<HelloBody>(MessageKind::kHello, [](auto* b) { b->reserved_zero = 1; }), nullptr);
-  EXPECT_NE(with_body<WelcomeBody>(MessageKind::kWelcome, [](auto* b) { b->reserved_zero = 1; }), nullptr);
-  EXPECT_NE(with_body<HeartbeatBody>(MessageKind::kHeartbeat, [](auto* b) { b->reserved_zero = 1; }), nullptr);
-  EXPECT_NE(with_body<IncarnationBody>(MessageKind::kIncarnationLost, [](auto* b) { b->reserved_zero = 1; }), nullptr);
-  EXPECT_NE(with_body<StatusReplyBody>(MessageKind::kStatusReply, [](auto* b) { b->reserved_zero = 1; }), nullptr);
-  EXPECT_NE(with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->reserved_zero_2 = 1; }), nullptr);
-  EXPECT_NE(with_body<LeaseGrantBody>(MessageKind::kLeaseGrant, [](auto* b) { b->reserved_zero = 1; }), nullptr);
+  EXPECT_NE(with_body<HelloBody>(MessageKind::kHello, [](auto* b) { b->reserved_zero = 1; }),
+            nullptr);
+  EXPECT_NE(with_body<WelcomeBody>(MessageKind::kWelcome, [](auto* b) { b->reserved_zero = 1; }),
+            nullptr);
+  EXPECT_NE(
+      with_body<HeartbeatBody>(MessageKind::kHeartbeat, [](auto* b) { b->reserved_zero = 1; }),
+      nullptr);
+  EXPECT_NE(with_body<IncarnationBody>(MessageKind::kIncarnationLost,
+                                       [](auto* b) { b->reserved_zero = 1; }),
+            nullptr);
+  EXPECT_NE(
+      with_body<StatusReplyBody>(MessageKind::kStatusReply, [](auto* b) { b->reserved_zero = 1; }),
+      nullptr);
+  EXPECT_NE(
+      with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->reserved_zero_2 = 1; }),
+      nullptr);
+  EXPECT_NE(
+      with_body<LeaseGrantBody>(MessageKind::kLeaseGrant, [](auto* b) { b->reserved_zero = 1; }),
+      nullptr);
   std::string grant = good_frame(MessageKind::kLeaseGrant);
   grant[sizeof(MessageHeader) + sizeof(LeaseGrantBody) + offsetof(GrantEntry, reserved_zero)] = 1;
   EXPECT_NE(why(grant), nullptr);
   std::string commit = good_frame(MessageKind::kCommitRequest);
-  commit[sizeof(MessageHeader) + sizeof(CommitRequestBody) + offsetof(SlotEntry, reserved_zero)] = 1;
+  commit[sizeof(MessageHeader) + sizeof(CommitRequestBody) + offsetof(SlotEntry, reserved_zero)] =
+      1;
   EXPECT_NE(why(commit), nullptr);
 }
 
@@ -201,14 +236,21 @@ TEST(Messages, SurvivesRandomFrames) {
     if (round % 2 == 0) {
       frame = good_frame(all_kinds()[random() % all_kinds().size()]);
       const uint64_t changes = random() % 4;
-      for (uint64_t c = 0; c < changes; ++c) frame[random() % frame.size()] = static_cast<char>(random());
+      for (uint64_t c = 0; c < changes; ++c)
+        frame[random() % frame.size()] = static_cast<char>(random());
     } else {
       frame.resize(random() % 600);
       for (char& byte : frame) byte = static_cast<char>(random());
       if (frame.size() >= sizeof(MessageHeader)) {
         const auto kind = all_kinds()[random() % all_kinds().size()];
-        MessageHeader header{kMessageMagic, kProtocolVersion, static_cast<uint16_t>(kind),
-                             static_cast<uint32_t>(frame.size()), 0, 0, 0, 0};
+        MessageHeader header{kMessageMagic,
+                             kProtocolVersion,
+                             static_cast<uint16_t>(kind),
+                             static_cast<uint32_t>(frame.size()),
+                             0,
+                             0,
+                             0,
+                             0};
         std::memcpy(frame.data(), &header, sizeof header);
       }
     }

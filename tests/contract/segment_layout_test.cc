@@ -45,7 +45,9 @@ std::string header_why(const std::function<void(SegmentHeader*)>& change,
   return why == nullptr ? "" : why;
 }
 
-TEST(SegmentHeader, AcceptsAGoodOne) { EXPECT_EQ(header_why([](auto*) {}), ""); }
+TEST(SegmentHeader, AcceptsAGoodOne) {
+  EXPECT_EQ(header_why([](auto*) {}), "");
+}
 
 TEST(SegmentHeader, NamesEveryBrokenRule) {
   const auto names = [](const std::string& why, const char* part) {
@@ -153,7 +155,10 @@ TEST(StepRecord, NamesEveryBrokenRule) {
   EXPECT_TRUE(record_breaks([](auto* r) { r->skipped = 2; }));
   EXPECT_TRUE(record_breaks([](auto* r) { r->reserved_zero = 1; }));
   EXPECT_TRUE(record_breaks([&](auto* r) { r->grad_norm = nan; }));
-  EXPECT_FALSE(record_breaks([&](auto* r) { r->grad_norm = nan; r->skipped = 1; }));
+  EXPECT_FALSE(record_breaks([&](auto* r) {
+    r->grad_norm = nan;
+    r->skipped = 1;
+  }));
   EXPECT_TRUE(record_breaks([](auto* r) { r->grad_coefficient = HUGE_VALF; }));
   EXPECT_TRUE(record_breaks([&](auto* r) { r->groups[1].lr = infinite; }));
   EXPECT_TRUE(record_breaks([](auto* r) { r->groups[1].lr = -1; }));

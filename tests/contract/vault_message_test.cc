@@ -40,7 +40,10 @@ TEST(VaultMessage, NamesEveryBrokenRule) {
   EXPECT_TRUE(broken(VaultOp::kPut, [](auto& m) { m.bytes = kVaultBufferBytesMax + 1; }));
   EXPECT_TRUE(broken(VaultOp::kPutReply, [](auto& m) { m.bytes = 1; }));
   EXPECT_TRUE(broken(VaultOp::kPutReply, [](auto& m) { m.status = 99; }));
-  EXPECT_TRUE(broken(VaultOp::kGetReply, [](auto& m) { m.status = 3; m.bytes = 1; }));
+  EXPECT_TRUE(broken(VaultOp::kGetReply, [](auto& m) {
+    m.status = 3;
+    m.bytes = 1;
+  }));
   EXPECT_TRUE(broken(VaultOp::kGet, [](auto& m) { m.key[0] = 0; }));
   EXPECT_TRUE(broken(VaultOp::kGet, [](auto& m) { m.key[127] = 'x'; }));
   EXPECT_TRUE(broken(VaultOp::kGet, [](auto& m) { m.key[3] = '\n'; }));

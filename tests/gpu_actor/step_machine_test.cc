@@ -166,6 +166,20 @@ TEST_F(MachineTest, RepeatsTheRecordUntilTheStepIsOpenAndThenStreams) {
   EXPECT_EQ(machine->phase(), Phase::kStream);
 }
 
+TEST_F(MachineTest, AGroupThatEndsBeforeTheStepIsOpenVoidsItsRecord) {
+  make(false);
+  settle(4);
+  machine->on_gradients(5);
+  machine->on_order(order(false, 5));
+  turn();
+  machine->on_reduced(7, 5);
+  ASSERT_NE(find(turn(), Kind::kSendRecord), nullptr);
+  machine->on_group_formed(8);
+  const auto actions = turn();
+  EXPECT_EQ(find(actions, Kind::kSendRecord), nullptr);
+  EXPECT_NE(find(actions, Kind::kSendReady), nullptr);
+}
+
 TEST_F(MachineTest, ASkippedStepStreamsNothing) {
   make(false);
   settle(4);

@@ -68,11 +68,10 @@ class FakeActor {
         return on_welcome(message);
       case MessageKind::kGroupFormed:
         group_ = message.as<GroupBody>().group_epoch;
-        return;
+        return forget_reduction();
       case MessageKind::kGroupBroken:
         if (group_ == message.as<GroupBody>().group_epoch) group_ = 0;
-        reduce_seen_ = false;
-        return;
+        return forget_reduction();
       case MessageKind::kGoReduce:
         return on_go_reduce(message);
       case MessageKind::kGoGather:
@@ -182,6 +181,11 @@ class FakeActor {
     open_ = body.step_open;
     reduce_seen_ = false;
     windows_.clear();
+  }
+  // The step is reduced again by the next group.
+  void forget_reduction() {
+    recorded_ = kNoStep;
+    reduce_seen_ = false;
   }
   void on_go_reduce(const Decoded& message) {
     const auto body = message.as<GoBody>();

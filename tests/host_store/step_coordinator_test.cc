@@ -25,6 +25,13 @@ class StepCoordinatorTest : public testing::Test {
   void ready_all(Step step) {
     for (uint32_t r = 0; r < 2; ++r) c().on_ready(Rank{r}, step);
   }
+  // Every rank ready, the step reduced, every record durable, the step open. The kinds of the end.
+  std::vector<Kind> open_step(Step step, bool skipped = false) {
+    ready_all(step);
+    kinds();
+    record_all(step, skipped);
+    return kinds();
+  }
   void record_all(Step step, bool skipped = false) {
     for (uint32_t r = 0; r < 2; ++r) c().on_record(Rank{r}, step, skipped);
   }
@@ -119,7 +126,7 @@ TEST_F(StepCoordinatorTest, WalksOneWholeStep) {
 TEST_F(StepCoordinatorTest, CommitsOnlyWhenEveryOlderIncarnationIsReaped) {
   start(facts(0));
   attach_all(0);
-  record_all(1);
+  EXPECT_EQ(open_step(1), Kinds{Kind::kStepOpen});
   c().on_older_reaped(Rank{1}, false);
   c().on_chunks(Rank{0}, 1, 2);
   c().on_chunks(Rank{1}, 1, 2);
@@ -130,31 +137,51 @@ TEST_F(StepCoordinatorTest, CommitsOnlyWhenEveryOlderIncarnationIsReaped) {
   EXPECT_EQ(c().step_committed(), 1);
 }
 
-TEST_F(StepCoordinatorTest, OrdersTheReductionOnlyForRanksWithoutARecord) {
+TEST_F(StepCoordinatorTest, VoidsTheRecordsOfAGroupThatEndedAndReducesAgainForAll) {
   start(facts(0));
   attach_all(0);
   ready_all(1);
   kinds();
+  const uint64_t group = c().group_epoch();
   c().on_record(Rank{1}, 1, false);
   c().on_lost(Rank{0});
   c().on_attached(Rank{0}, kNoStep, false);
-  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed, Kind::kGoGather}));
-  EXPECT_EQ(actions_[2].needs, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(kinds(),
+            (Kinds{Kind::kGroupBroken, Kind::kVoidRecords, Kind::kGroupFormed, Kind::kGoGather}));
+  EXPECT_EQ(actions_[1].step, 1);
+  EXPECT_EQ(actions_[3].needs, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kCancelled) << "a late record";
+  EXPECT_EQ(c().may_record(1, c().group_epoch()).code(), StatusCode::kCancelled)
+      << "nobody ordered a reduction in this group";
   EXPECT_TRUE(c().on_published(Rank{0}, 0));
   EXPECT_EQ(kinds(), Kinds{}) << "the new incarnation is not ready yet";
   c().on_ready(Rank{0}, 1);
   EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
-  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 1}));
+  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kCancelled);
+  EXPECT_TRUE(c().may_record(1, c().group_epoch()));
 }
 
-TEST_F(StepCoordinatorTest, TakesARecordAsReadiness) {
-  start(facts(0));  // a restarted store: rank 0 repeats its record, rank 1 its readiness
+TEST_F(StepCoordinatorTest, OpensAStepOfWhichAllRecordsAreDurableWhoeverIsLost) {
+  start(facts(0));
   attach_all(0);
+  ready_all(1);
   kinds();
   c().on_record(Rank{0}, 1, false);
-  c().on_ready(Rank{1}, 1);
-  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
-  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{0, 1}));
+  c().on_lost(Rank{0});
+  c().on_record(Rank{1}, 1, false);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kStepOpen, Kind::kGroupBroken}));
+  EXPECT_EQ(c().lease_step(), 1);
+}
+
+TEST_F(StepCoordinatorTest, VoidsAfterARestartTheRecordsOfAStepThatWasNotOpen) {
+  CoordinatorFacts recovered = facts(4);
+  recovered.ranks = {{2, 0, true, true}, {2, 0, false, false}};
+  start(recovered);
+  EXPECT_EQ(c().step_open(), kNoStep);
+  EXPECT_EQ(kinds(), Kinds{Kind::kVoidRecords});
+  EXPECT_EQ(actions_[0].step, 5);
+  EXPECT_EQ(kinds(), Kinds{});
 }
 
 TEST_F(StepCoordinatorTest, FinishesAnOpenStepAfterARestartWithoutGroupOrGradients) {
@@ -172,8 +199,7 @@ TEST_F(StepCoordinatorTest, AppliesASkippedStepOnceAndAgainAfterARestart) {
   start(facts(0));
   attach_all(0);
   kinds();
-  record_all(1, true);
-  EXPECT_EQ(kinds(),
+  EXPECT_EQ(open_step(1, true),
             (Kinds{Kind::kStepOpen, Kind::kApplySkip, Kind::kCommitStep, Kind::kGoGather}));
   CoordinatorFacts recovered = facts(4);
   recovered.ranks = {{2, 2, true, true}, {2, 1, true, true}};
@@ -185,9 +211,7 @@ TEST_F(StepCoordinatorTest, AppliesASkippedStepOnceAndAgainAfterARestart) {
 TEST_F(StepCoordinatorTest, DoesNotGatherTheCommittedStepWhileTheNextIsOpen) {
   start(facts(0));
   attach_all(0);
-  kinds();
-  record_all(1);
-  kinds();
+  open_step(1);
   c().on_lost(Rank{0});
   c().on_attached(Rank{0}, kNoStep, false);
   EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed}));
@@ -197,8 +221,8 @@ TEST_F(StepCoordinatorTest, RefusesWhatBelongsToAnotherStep) {
   start(facts(4));
   EXPECT_EQ(c().check_ready(4).code(), StatusCode::kStaleStep);
   EXPECT_EQ(c().check_ready(6).code(), StatusCode::kStaleStep);
-  EXPECT_EQ(c().may_record(4).code(), StatusCode::kStaleStep);
-  EXPECT_EQ(c().may_record(6).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().may_record(4, 0).code(), StatusCode::kStaleStep);
+  EXPECT_EQ(c().may_record(6, 0).code(), StatusCode::kStaleStep);
   EXPECT_EQ(c().on_published(Rank{0}, 3).code(), StatusCode::kStaleStep);
   EXPECT_EQ(c().on_published(Rank{0}, 5).code(), StatusCode::kStaleStep);
   start(facts(kNoStep));
@@ -215,16 +239,16 @@ TEST_F(StepCoordinatorTest, GrantsAHoldAtTheBoundaryAndReducesNothingUntilItEnds
   const uint64_t hold = c().hold(100, 0);
   EXPECT_EQ(kinds(), Kinds{}) << "the step is being reduced";
   record_all(1);
+  EXPECT_EQ(kinds(1), Kinds{Kind::kStepOpen});
   c().on_chunks(Rank{0}, 1, 2);
   c().on_chunks(Rank{1}, 1, 2);
-  EXPECT_EQ(kinds(1),
-            (Kinds{Kind::kStepOpen, Kind::kCommitStep, Kind::kHoldGranted, Kind::kGoGather}));
-  EXPECT_EQ(actions_[2].step, 1);
+  EXPECT_EQ(kinds(1), (Kinds{Kind::kCommitStep, Kind::kHoldGranted, Kind::kGoGather}));
+  EXPECT_EQ(actions_[1].step, 1);
   EXPECT_TRUE(c().on_published(Rank{0}, 1));
   EXPECT_TRUE(c().on_published(Rank{1}, 1));
   ready_all(2);
   EXPECT_EQ(kinds(2), Kinds{});
-  EXPECT_EQ(c().may_record(2).code(), StatusCode::kBusy);
+  EXPECT_EQ(c().may_record(2, c().group_epoch()).code(), StatusCode::kCancelled);
   EXPECT_TRUE(c().renew_hold(hold, 100, 50));
   EXPECT_EQ(c().next_deadline_ms(), 150u);
   EXPECT_EQ(kinds(149), Kinds{});
@@ -247,9 +271,7 @@ TEST_F(StepCoordinatorTest, ReducesAgainWhenAHoldIsReleased) {
 TEST_F(StepCoordinatorTest, StopsAtTheBoundaryOnceItsParametersAreGathered) {
   start(facts(0));
   attach_all(0);
-  kinds();
-  record_all(1);
-  kinds();
+  open_step(1);
   c().stop(1000, 0);
   EXPECT_EQ(kinds(1), Kinds{});
   c().on_chunks(Rank{0}, 1, 2);
@@ -266,9 +288,7 @@ TEST_F(StepCoordinatorTest, StopsAtTheBoundaryOnceItsParametersAreGathered) {
 TEST_F(StepCoordinatorTest, StopsInTheMiddleOfAStepWhenItsTimeIsOver) {
   start(facts(0));
   attach_all(0);
-  kinds();
-  record_all(1);
-  kinds();
+  open_step(1);
   c().stop(1000, 5);
   c().stop(9000, 6);
   EXPECT_EQ(c().next_deadline_ms(), 1005u) << "the first stop counts";

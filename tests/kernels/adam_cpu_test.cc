@@ -31,8 +31,8 @@ struct Slot {
         param(elements * bytes_of(param_dtype), 0xee) {
     const uint64_t stride = array_stride_bytes(elements) / 4;
     float* main = reinterpret_cast<float*>(words.data());
-    chunk = {main, main + stride, main + 2 * stride, grad.data(), grad_dtype,
-             param.data(), param_dtype, elements};
+    chunk = {main,       main + stride, main + 2 * stride, grad.data(),
+             grad_dtype, param.data(),  param_dtype,       elements};
     fill_normal(chunk.main, 11, 0, 0, elements, 0.02f);
     std::fill_n(chunk.exp_avg, elements, 0.0f);
     std::fill_n(chunk.exp_avg_sq, elements, 0.0f);

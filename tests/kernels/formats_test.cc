@@ -115,8 +115,8 @@ TEST(Formats, EveryF16PatternSurvivesTheRoundTripAndHasItsValue) {
       continue;
     }
     EXPECT_EQ(f16_from_f32(value), code);
-    const double exact = magnitude == 0x7c00 ? std::numeric_limits<double>::infinity()
-                                             : value_of(kF16, magnitude);
+    const double exact =
+        magnitude == 0x7c00 ? std::numeric_limits<double>::infinity() : value_of(kF16, magnitude);
     EXPECT_EQ(std::fabs(static_cast<double>(value)), exact) << code;
     EXPECT_EQ(std::signbit(value), (code & 0x8000) != 0) << code;
   }

@@ -75,8 +75,13 @@ AdamCase case_of(GoldenFile& file, const std::string& name) {
   adam_case.file = name;
   const auto& about = file.about;
   const Rule rule = about["optimizer"] == "AdamW" ? Rule::kAdamW : Rule::kAdam;
-  adam_case.params = {about["lrs"][0], about["betas"][0],     about["betas"][1],
-                      about["eps"],    about["weight_decay"], static_cast<uint32_t>(rule), 0};
+  adam_case.params = {about["lrs"][0],
+                      about["betas"][0],
+                      about["betas"][1],
+                      about["eps"],
+                      about["weight_decay"],
+                      static_cast<uint32_t>(rule),
+                      0};
   adam_case.lrs = about["lrs"].get<std::vector<double>>();
   if (!about["clip_max_norm"].is_null()) adam_case.max_norm = about["clip_max_norm"];
   adam_case.grad_norms = about["grad_norms"].get<std::vector<double>>();
@@ -113,8 +118,12 @@ INSTANTIATE_TEST_SUITE_P(Files, GoldenAdam,
 
 TEST(GoldenCasts, EveryByteIsEqual) {
   GoldenFile file("casts");
-  CastsCase casts{"casts", file.get<float>("x"), file.get<uint16_t>("bf16"),
-                  file.get<uint16_t>("fp16"), file.get<uint8_t>("e4m3"), file.get<uint8_t>("e5m2")};
+  CastsCase casts{"casts",
+                  file.get<float>("x"),
+                  file.get<uint16_t>("bf16"),
+                  file.get<uint16_t>("fp16"),
+                  file.get<uint8_t>("e4m3"),
+                  file.get<uint8_t>("e5m2")};
   const SelftestResult result = check_casts(casts);
   EXPECT_TRUE(result.passed) << result.detail;
   EXPECT_EQ(result.compared, 4 * casts.x.size());

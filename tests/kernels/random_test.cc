@@ -72,10 +72,10 @@ TEST(SyntheticGradient, IsFiniteCentredAndOfManyMagnitudes) {
 }
 
 TEST(SyntheticGradient, DiffersByStepRankSpaceSeedAndElement) {
-  std::set<uint64_t> keys = {gradient_key(1, 1, 0, 0), gradient_key(2, 1, 0, 0),
-                             gradient_key(1, 2, 0, 0), gradient_key(1, 1, 1, 0),
-                             gradient_key(1, 1, 0, 1), gradient_key(1, 0, 1, 0),
-                             gradient_key(1, 0, 0, 1), normal_key(1, 0), normal_key(1, 1)};
+  std::set<uint64_t> keys = {
+      gradient_key(1, 1, 0, 0), gradient_key(2, 1, 0, 0), gradient_key(1, 2, 0, 0),
+      gradient_key(1, 1, 1, 0), gradient_key(1, 1, 0, 1), gradient_key(1, 0, 1, 0),
+      gradient_key(1, 0, 0, 1), normal_key(1, 0),         normal_key(1, 1)};
   EXPECT_EQ(keys.size(), 9u);
   std::set<uint64_t> bits;
   for (uint64_t element = 0; element < 10000; ++element) {

@@ -99,8 +99,7 @@ TEST(GradStats, DoesNotDependOnPiecesOrThreads) {
   std::mt19937 random(2);
   for (uint64_t at = 0; at < grad.size();) {
     const uint64_t blocks = 1 + random() % 4;
-    const uint64_t cut =
-        ((first + at) / kGradBlockElements + blocks) * kGradBlockElements - first;
+    const uint64_t cut = ((first + at) / kGradBlockElements + blocks) * kGradBlockElements - first;
     const uint64_t end = std::min<uint64_t>(cut, grad.size());
     add_grad_stats(&pieces, grad.data() + at, first + at, end - at, 1.0f);
     at = end;

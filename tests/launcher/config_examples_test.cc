@@ -158,9 +158,9 @@ TEST_F(ModelFiles, AreRefusedWhereTheyAreMissing) {
 
 TEST_F(ModelFiles, AreRefusedWhereTheyContradictTheTensorTable) {
   write_model("m.safetensors", {tensor("weight", "F32", {2, 3}), tensor("b", "F32", {4})}, 40);
-  const Result<LoadedConfig> loaded =
-      load("source = \"m.safetensors\"\nparameters = [{ name = \"wieght\", shape = [2, 3] }, "
-           "{ name = \"b\", shape = [5] }]");
+  const Result<LoadedConfig> loaded = load(
+      "source = \"m.safetensors\"\nparameters = [{ name = \"wieght\", shape = [2, 3] }, "
+      "{ name = \"b\", shape = [5] }]");
   ASSERT_FALSE(loaded.is_ok());
   const std::string& text = loaded.status().message();
   EXPECT_NE(text.find("parameter 'wieght'"), std::string::npos) << text;

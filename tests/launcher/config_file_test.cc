@@ -35,8 +35,7 @@ TEST(ConfigFile, FillsInTheDefaultsOfEveryKeyThatIsNotGiven) {
   EXPECT_EQ(config.restart.stop_timeout_ms, 10000u);
 }
 
-TEST(ConfigFile, TakesEveryKeyThatIsGiven) {
-  const Parsed parsed = parse_text(R"([job]
+const char* const kAllKeys = R"([job]
 name = "all-keys"
 steps = 7
 keep_state = true
@@ -98,7 +97,10 @@ rank = 2
 step = 7
 phase = "update"
 at_rank = 1
-)");
+)";
+
+TEST(ConfigFile, TakesEveryKeyOfTheModelThatIsGiven) {
+  const Parsed parsed = parse_text(kAllKeys);
   ASSERT_TRUE(parsed.ok) << parsed.text;
   const Config& c = parsed.config;
   EXPECT_TRUE(c.keep_state);
@@ -114,6 +116,12 @@ at_rank = 1
   EXPECT_EQ(c.parameters[0].init.std_dev, 0.5);
   EXPECT_EQ(c.parameters[1].init.kind, InitKind::kOnes);
   EXPECT_TRUE(c.parameters[1].shape.empty());
+}
+
+TEST(ConfigFile, TakesEveryKeyOfTheRunThatIsGiven) {
+  const Parsed parsed = parse_text(kAllKeys);
+  ASSERT_TRUE(parsed.ok) << parsed.text;
+  const Config& c = parsed.config;
   EXPECT_EQ(c.optimizer.rule, static_cast<uint32_t>(Rule::kAdam));
   EXPECT_EQ(c.optimizer.lr, 1.0);
   EXPECT_EQ(c.optimizer.beta2, 0.5);
@@ -169,16 +177,28 @@ std::vector<std::string> wrong_values(const KeyRule& rule) {
       wrong.insert(wrong.end(), {"\"1\"", "nan", "inf", "[1]"});
       wrong.insert(wrong.end(), numbers.begin(), numbers.end());
       break;
-    case KeyType::kBool: wrong.insert(wrong.end(), {"1", "\"true\""}); break;
-    case KeyType::kStrings: wrong.insert(wrong.end(), {"\"a\"", "[1]"}); break;
-    case KeyType::kStringTable: wrong.insert(wrong.end(), {"[\"A=1\"]", "{ A = 1 }"}); break;
+    case KeyType::kBool:
+      wrong.insert(wrong.end(), {"1", "\"true\""});
+      break;
+    case KeyType::kStrings:
+      wrong.insert(wrong.end(), {"\"a\"", "[1]"});
+      break;
+    case KeyType::kStringTable:
+      wrong.insert(wrong.end(), {"[\"A=1\"]", "{ A = 1 }"});
+      break;
     case KeyType::kIntegers:
       wrong.insert(wrong.end(), {"4", "[1.5]"});
       for (const std::string& number : numbers) wrong.push_back("[" + number + "]");
       break;
-    case KeyType::kNumberPair: wrong.insert(wrong.end(), {"0.9", "[0.9]", "[0.9, 1]"}); break;
-    case KeyType::kRanks: wrong.insert(wrong.end(), {"0", "\"some\"", "[-1]", "[\"0\"]"}); break;
-    case KeyType::kTables: wrong.insert(wrong.end(), {"4", "{ name = \"w\" }", "[4]"}); break;
+    case KeyType::kNumberPair:
+      wrong.insert(wrong.end(), {"0.9", "[0.9]", "[0.9, 1]"});
+      break;
+    case KeyType::kRanks:
+      wrong.insert(wrong.end(), {"0", "\"some\"", "[-1]", "[\"0\"]"});
+      break;
+    case KeyType::kTables:
+      wrong.insert(wrong.end(), {"4", "{ name = \"w\" }", "[4]"});
+      break;
   }
   return wrong;
 }
@@ -200,7 +220,8 @@ TEST(ConfigFile, RefusesWrongValuesOfEveryKeyAtTheirPlace) {
       for (const ConfigError& error : parsed.errors) {
         const std::string place = "job.toml:2:" + std::to_string(key.size() + 4);
         const bool inside = value[0] == '[' || value[0] == '{';
-        const bool at_value = inside ? error.place.starts_with("job.toml:2:") : error.place == place;
+        const bool at_value =
+            inside ? error.place.starts_with("job.toml:2:") : error.place == place;
         found |= at_value && error.key.find(key) != std::string::npos &&
                  error.text.find("allowed: ") != std::string::npos &&
                  error.text.find("found ") != std::string::npos;
@@ -248,6 +269,16 @@ TEST(ConfigFile, HintsAtTheSectionThatAMisplacedKeyBelongsTo) {
   EXPECT_NE(top.text.find("job.toml:1:1: lr: unknown section; did you mean optimizer.lr?"),
             std::string::npos)
       << top.text;
+}
+
+TEST(ConfigFile, PrefersAHintWithinTheSectionAndGivesNoneWhereNoNameIsNear) {
+  const Parsed parsed = parse_text("job = { step = 4 }\n[ranks]\ntotal = 2\n");
+  ASSERT_GE(parsed.errors.size(), 4u) << parsed.text;
+  EXPECT_EQ(text_of({parsed.errors[0]}),
+            "job.toml:1:9: job.step: unknown key; did you mean 'steps'? Allowed in [job]: name, "
+            "steps, keep_state");
+  EXPECT_EQ(text_of({parsed.errors[3]}),
+            "job.toml:3:1: ranks.total: unknown key. Allowed in [ranks]: world_size, device");
 }
 
 TEST(ConfigFile, RefusesSectionsOfTheWrongForm) {
@@ -304,16 +335,17 @@ TEST(ConfigOverride, ReachesElementsOfArrays) {
 }
 
 TEST(ConfigOverride, TakesABareWordAsAString) {
-  const Parsed parsed = parse_whole("", {"gradients.source=replay",
-                                         "gradients.replay_path=g/{rank}.{step}.safetensors"});
+  const Parsed parsed = parse_whole(
+      "", {"gradients.source=replay", "gradients.replay_path=g/{rank}.{step}.safetensors"});
   ASSERT_TRUE(parsed.ok) << parsed.text;
   EXPECT_EQ(parsed.config.gradients.replay_path, "/jobs/g/{rank}.{step}.safetensors");
 }
 
 TEST(ConfigOverride, IsNamedByTheErrorsThatItCauses) {
   const Parsed typo = parse_whole("", {"optimizer.lrr=1"});
-  EXPECT_TRUE(typo.text.starts_with("--set optimizer.lrr=1: optimizer.lrr: unknown key; did you "
-                                    "mean 'lr'?"))
+  EXPECT_TRUE(
+      typo.text.starts_with("--set optimizer.lrr=1: optimizer.lrr: unknown key; did you "
+                            "mean 'lr'?"))
       << typo.text;
   EXPECT_EQ(parse_whole("[optimizer]\nlr = 1\n", {"optimizer.lr=fast"}).text,
             "--set optimizer.lr=fast: optimizer.lr: found the string \"fast\", allowed: a number "

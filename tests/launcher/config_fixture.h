@@ -36,8 +36,7 @@ struct Parsed {
 
 inline Parsed parse_text(const std::string& text, const std::vector<std::string>& overrides = {}) {
   Parsed parsed;
-  parsed.ok =
-      parse_config(text, "job.toml", "/jobs", overrides, &parsed.config, &parsed.errors);
+  parsed.ok = parse_config(text, "job.toml", "/jobs", overrides, &parsed.config, &parsed.errors);
   parsed.text = text_of(parsed.errors);
   return parsed;
 }

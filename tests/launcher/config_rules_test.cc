@@ -20,8 +20,8 @@ void expect_refused(const Case& c, const std::vector<std::string>& overrides = {
   ASSERT_EQ(parsed.errors.size(), 1u) << c.name << "\n" << parsed.text;
   EXPECT_EQ(parsed.errors[0].place, c.place) << c.name;
   EXPECT_EQ(parsed.errors[0].key, c.key) << c.name;
-  EXPECT_NE(parsed.errors[0].text.find(c.words), std::string::npos)
-      << c.name << "\n" << parsed.text;
+  EXPECT_NE(parsed.errors[0].text.find(c.words), std::string::npos) << c.name << "\n"
+                                                                    << parsed.text;
 }
 
 TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
@@ -34,8 +34,8 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
        "gradients.nonfinite_steps", "found step 11, but job.steps is 10"},
       {"command without its source", "[trainer]\ncommand = [\"x\"]\n", "job.toml:10:11",
        "trainer.command", "this trainer would never be asked"},
-      {"environment without command", "[trainer]\nenvironment = { A = \"1\" }\n",
-       "job.toml:10:15", "trainer.environment", "there is no trainer.command"},
+      {"environment without command", "[trainer]\nenvironment = { A = \"1\" }\n", "job.toml:10:15",
+       "trainer.environment", "there is no trainer.command"},
       {"backoff", "[restart]\nbackoff_ms = 3000\n", "job.toml:10:14", "restart.backoff_ms",
        "backoff_ms is 3000, but backoff_max_ms is 2000"},
       {"longest backoff", "[restart]\nbackoff_max_ms = 1\n", "job.toml:10:18",
@@ -46,8 +46,8 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
        "job.toml:12:11", "rehearse.0.at_rank", "found rank 9, but ranks.world_size is 2"},
       {"rehearsal's step", "[[rehearse]]\nrole = \"host_store\"\nstep = 11\n", "job.toml:11:8",
        "rehearse.0.step", "found step 11, but job.steps is 10"},
-      {"rehearsal without trainer", "[[rehearse]]\nrole = \"trainer\"\nstep = 1\n",
-       "job.toml:10:8", "rehearse.0.role", "there is no trainer.command"},
+      {"rehearsal without trainer", "[[rehearse]]\nrole = \"trainer\"\nstep = 1\n", "job.toml:10:8",
+       "rehearse.0.role", "there is no trainer.command"},
       {"space's name", "[[spaces]]\nname = \"a b\"\n", "job.toml:10:8", "spaces.0.name",
        "allowed: 1 to 63 letters, digits, '_' and '-'"},
       {"space's rank", "[[spaces]]\nname = \"d\"\nranks = [0, 2]\n", "job.toml:11:9",
@@ -56,6 +56,8 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
        "spaces.0.ranks", "found rank 0 after rank 1, allowed: ascending, each once"},
       {"no ranks", "[[spaces]]\nname = \"d\"\nranks = []\n", "job.toml:11:9", "spaces.0.ranks",
        "found no rank"},
+      {"scale of nothing", "[[spaces]]\nname = \"d\"\nlr_scale = 2\n[optimizer]\nlr = 0\n",
+       "job.toml:11:12", "spaces.0.lr_scale", "optimizer.lr is 0, which no scale changes"},
       {"rank in no space", "[[spaces]]\nname = \"d\"\nranks = [1]\n", "job.toml:9:1", "spaces",
        "rank 0 is in no space"},
       {"empty space", "[[spaces]]\nname = \"d\"\n[[spaces]]\nname = \"e\"\n", "job.toml:12:8",
@@ -67,13 +69,12 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
 TEST(ConfigRules, RefuseTwoSpacesOfOneName) {
   const Parsed parsed = parse_whole("[[spaces]]\nname = \"d\"\n[[spaces]]\nname = \"d\"\n");
   ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
-  EXPECT_EQ(parsed.text,
-            "job.toml:12:8: spaces.1.name: there is a space 'd' already");
+  EXPECT_EQ(parsed.text, "job.toml:12:8: spaces.1.name: there is a space 'd' already");
 }
 
 TEST(ConfigRules, RefuseJobNamesThatNameNoDirectory) {
-  for (const char* name : {"", "a/b", "-a", "a b",
-                           "a234567890123456789012345678901234567890123456789"}) {
+  for (const char* name :
+       {"", "a/b", "-a", "a b", "a234567890123456789012345678901234567890123456789"}) {
     const Parsed parsed = parse_whole("", {"job.name=\"" + std::string(name) + "\""});
     ASSERT_EQ(parsed.errors.size(), 1u) << name;
     EXPECT_EQ(parsed.errors[0].key, "job.name") << name;
@@ -97,8 +98,7 @@ TEST(ConfigRules, RefuseReplayWithoutPathOrStep) {
   const Parsed one = parse_whole("replay_path = \"g\"\n", {"gradients.source=replay"});
   ASSERT_EQ(one.errors.size(), 1u) << one.text;
   EXPECT_EQ(one.errors[0].place, "job.toml:9:15");
-  EXPECT_TRUE(
-      parse_whole("replay_path = \"g\"\n", {"gradients.source=replay", "job.steps=1"}).ok);
+  EXPECT_TRUE(parse_whole("replay_path = \"g\"\n", {"gradients.source=replay", "job.steps=1"}).ok);
 }
 
 TEST(ConfigRules, RefuseNonfiniteStepsOfGradientsThatAreNotSynthetic) {
@@ -108,10 +108,8 @@ TEST(ConfigRules, RefuseNonfiniteStepsOfGradientsThatAreNotSynthetic) {
 }
 
 TEST(ConfigRules, RefuseATrainerWithoutAProgramOrWithABadVariable) {
-  const Parsed program =
-      parse_whole("[trainer]\ncommand = [\"\"]\n", {"gradients.source=trainer"});
-  EXPECT_EQ(program.text,
-            "job.toml:10:11: trainer.command: the first word, the program, is empty");
+  const Parsed program = parse_whole("[trainer]\ncommand = [\"\"]\n", {"gradients.source=trainer"});
+  EXPECT_EQ(program.text, "job.toml:10:11: trainer.command: the first word, the program, is empty");
   const Parsed variable =
       parse_whole("[trainer]\ncommand = [\"x\"]\nenvironment = { \"A=B\" = \"1\" }\n",
                   {"gradients.source=trainer"});
@@ -150,13 +148,13 @@ TEST(ConfigRules, RefuseParametersThatCannotBe) {
   } cases[] = {
       {"{ name = \"\", shape = [1] }", "job.toml:6:25", "model.parameters.0.name",
        "found 0 bytes, allowed: 1 to 191"},
-      {"{ name = \"w\", shape = [1,1,1,1,1,1,1,1,1] }", "job.toml:6:38",
-       "model.parameters.0.shape", "found 9 dimensions, allowed: at most 8"},
+      {"{ name = \"w\", shape = [1,1,1,1,1,1,1,1,1] }", "job.toml:6:38", "model.parameters.0.shape",
+       "found 9 dimensions, allowed: at most 8"},
       {"{ name = \"w\", shape = [1048576, 1048576, 1048576] }", "job.toml:6:38",
        "model.parameters.0.shape", "above 2^46"},
       {"{ name = \"w\", shape = [1], space = \"dens\" }", "job.toml:6:51",
        "model.parameters.0.space", "there are: dense; did you mean 'dense'?"},
-      {"{ name = \"w\", shape = [1], init = \"ones\", std = 1 }", "job.toml:6:65",
+      {"{ name = \"w\", shape = [1], init = \"ones\", std = 1 }", "job.toml:6:64",
        "model.parameters.0.std", "std belongs to init = \"normal\""},
       {"{ name = \"w\", shape = [1] }, { name = \"w\", shape = [2] }", "job.toml:6:54",
        "model.parameters.1.name", "space 'dense' has a parameter 'w' already"},

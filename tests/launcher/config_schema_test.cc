@@ -29,9 +29,15 @@ TEST(ConfigSchema, KeepsItsOwnRulesInItsDefaults) {
   for (const KeyRule& rule : schema_keys()) {
     if (rule.fallback == nullptr || *rule.fallback == '\0') continue;
     const ConfigValue value = parse_toml_value(rule.fallback, "default");
-    if (rule.type == KeyType::kInteger) EXPECT_EQ(value.kind, ValueKind::kInteger) << rule.key;
-    if (rule.type == KeyType::kBool) EXPECT_EQ(value.kind, ValueKind::kBool) << rule.key;
-    if (value.is_number()) EXPECT_TRUE(rule.range.contains(value.number)) << rule.key;
+    if (rule.type == KeyType::kInteger) {
+      EXPECT_EQ(value.kind, ValueKind::kInteger) << rule.key;
+    }
+    if (rule.type == KeyType::kBool) {
+      EXPECT_EQ(value.kind, ValueKind::kBool) << rule.key;
+    }
+    if (value.is_number()) {
+      EXPECT_TRUE(rule.range.contains(value.number)) << rule.key;
+    }
     const std::vector<std::string> choices = choices_of(rule);
     if (!choices.empty()) {
       EXPECT_NE(std::find(choices.begin(), choices.end(), value.string), choices.end()) << rule.key;

@@ -31,8 +31,8 @@ bool has_note(const std::vector<std::string>& notes, const std::string& words) {
 TEST(RunPlan, CutsTheModelIntoShardsAndChunks) {
   // 100000 elements over two ranks: 50048 (a multiple of 64) and the rest. A chunk of at most
   // 96 KiB holds 8192 elements, so seven pieces; the even cut is 50048 / 7 -> 7168 elements.
-  const JobPlan plan = plan_of(
-      config_of("", {"model.elements=100000", "offload.chunk_size_mb=0.09375"}));
+  const JobPlan plan =
+      plan_of(config_of("", {"model.elements=100000", "offload.chunk_size_mb=0.09375"}));
   const SpaceSpec& space = plan.segment.spaces[0];
   EXPECT_EQ(space.elements, 100000u);
   EXPECT_EQ(space.shard_elements, 50048u);
@@ -110,11 +110,11 @@ TEST(RunPlan, RefusesMoreGroupsThanAStepRecordHolds) {
 }
 
 TEST(RunPlan, ScalesTheLearningRateOfASpace) {
-  const JobPlan plan =
-      plan_of(config_of("[[spaces]]\nname = \"d\"\nlr_scale = 0.5\nweight_decay = 0.3\n",
-                        {"optimizer.lr=0.25"}));
+  const JobPlan plan = plan_of(config_of(
+      "[[spaces]]\nname = \"d\"\nlr_scale = 0.5\nweight_decay = 0.3\n", {"optimizer.lr=0.25"}));
   ASSERT_EQ(plan.optimizer.groups.size(), 1u);
   EXPECT_EQ(plan.optimizer.groups[0].lr, 0.125);
+  EXPECT_EQ(plan.optimizer.lr, 0.25);
   EXPECT_EQ(plan.optimizer.groups[0].weight_decay, 0.3);
 }
 
@@ -127,8 +127,8 @@ TEST(RunPlan, RefusesAModelWithoutElements) {
 }
 
 TEST(RunPlan, RefusesMoreChunksThanATableCanHoldBeforeItCountsThem) {
-  const Result<JobPlan> plan = make_plan(
-      config_of("", {"model.elements=10000000000000", "offload.chunk_size_mb=0.0001"}));
+  const Result<JobPlan> plan =
+      make_plan(config_of("", {"model.elements=10000000000000", "offload.chunk_size_mb=0.0001"}));
   ASSERT_FALSE(plan.is_ok());
   EXPECT_NE(plan.status().message().find("raise offload.chunk_size_mb"), std::string::npos);
 }
@@ -161,9 +161,9 @@ TEST(RunPlan, NotesHowChunksCompareWithParameters) {
 
 TEST(RunPlan, SaysNothingAboutAPlainPlan) {
   std::vector<std::string> notes;
-  plan_of(config_of("[optimizer]\nlr = 0.1\n",
-                    {"model.elements=100000", "offload.chunk_size_mb=0.05"}),
-          &notes);
+  plan_of(
+      config_of("[optimizer]\nlr = 0.1\n", {"model.elements=100000", "offload.chunk_size_mb=0.05"}),
+      &notes);
   EXPECT_EQ(notes.size(), 1u) << notes.back();  // that the one parameter is cut
 }
 
@@ -184,26 +184,26 @@ TEST(ProcessPlan, ListsStoreActorsAndTrainersWithTheirArguments) {
   EXPECT_EQ(processes[0].argv,
             (std::vector<std::string>{"/opt/bin/optlease-host-store", "--job", "a"}));
   EXPECT_EQ(processes[2].role, Role::kGpuActor);
-  EXPECT_EQ(processes[2].argv, (std::vector<std::string>{"/opt/bin/optlease-gpu-actor", "--job",
-                                                         "a", "--rank", "1"}));
+  EXPECT_EQ(processes[2].argv,
+            (std::vector<std::string>{"/opt/bin/optlease-gpu-actor", "--job", "a", "--rank", "1"}));
   EXPECT_EQ(processes[4].role, Role::kTrainer);
   EXPECT_EQ(processes[4].argv,
             (std::vector<std::string>{"/opt/bin/optlease-trainer", "--log", "a.1"}));
   EXPECT_EQ(processes[4].environment,
-            (std::vector<std::string>{"OPTLEASE_JOB=a", "OPTLEASE_RANK=1",
-                                      "OPTLEASE_WORLD_SIZE=2", "SEED=1"}));
+            (std::vector<std::string>{"OPTLEASE_JOB=a", "OPTLEASE_RANK=1", "OPTLEASE_WORLD_SIZE=2",
+                                      "SEED=1"}));
 }
 
 TEST(ProcessPlan, LeavesOtherProgramsToThePath) {
-  const JobPlan plan = plan_of(config_of("[trainer]\ncommand = [\"python\", \"t.py\"]\n",
-                                         {"gradients.source=trainer"}));
+  const JobPlan plan = plan_of(
+      config_of("[trainer]\ncommand = [\"python\", \"t.py\"]\n", {"gradients.source=trainer"}));
   EXPECT_EQ(make_process_plan(plan, run_directory(), "/opt/bin").back().argv[0], "python");
 }
 
 TEST(ProcessPlan, IsPrintedAsTextAndAsJson) {
   std::vector<std::string> notes;
-  const JobPlan plan = plan_of(
-      config_of("[[rehearse]]\nrole = \"host_store\"\nstep = 2\nat_rank = 1\n"), &notes);
+  const JobPlan plan =
+      plan_of(config_of("[[rehearse]]\nrole = \"host_store\"\nstep = 2\nat_rank = 1\n"), &notes);
   const auto processes = make_process_plan(plan, run_directory(), "/opt/bin");
   const std::string text = plan_text(plan, processes, notes);
   EXPECT_NE(text.find("job a: 10 steps on 2 ranks (cpu), gradients from synthetic"),

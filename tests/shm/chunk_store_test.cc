@@ -136,8 +136,7 @@ TEST_F(ChunkStoreTest, KeepsBlobsOfTwoStepsAndCarriesThemForward) {
 
 TEST_F(ChunkStoreTest, ALesseeSeesItsArenaAndOnlyReadsTheControlSegment) {
   ChunkStore store = create();
-  Result<ChunkWindow> window =
-      ChunkWindow::open(segments_.control, segments_.arenas[1], Rank(1));
+  Result<ChunkWindow> window = ChunkWindow::open(segments_.control, segments_.arenas[1], Rank(1));
   ASSERT_TRUE(window.is_ok()) << window.status().text();
   EXPECT_EQ(window.value().slot_count(), store.view().rank(Rank(1)).slot_count);
   std::memset(window.value().slot(SlotIndex(window.value().slot_count() - 1)), 1,
@@ -145,7 +144,8 @@ TEST_F(ChunkStoreTest, ALesseeSeesItsArenaAndOnlyReadsTheControlSegment) {
   write_step(&store, segments_, 0);
   EXPECT_EQ(window.value().view().version(Rank(1), ChunkIndex(0)), 0);
   EXPECT_EQ(ChunkWindow::open(segments_.control, segments_.arenas[0], Rank(1)).status().code(),
-            StatusCode::kCorrupt) << "that is rank 0's arena";
+            StatusCode::kCorrupt)
+      << "that is rank 0's arena";
   EXPECT_EQ(ChunkWindow::open(segments_.control, segments_.arenas[1], Rank(2)).status().code(),
             StatusCode::kInvalidArgument);
 }

@@ -21,8 +21,8 @@ class Fenced {
  public:
   explicit Fenced(uint64_t bytes) {
     const uint64_t whole = (bytes + 4095) / 4096 * 4096 + 4096;
-    map_ = static_cast<char*>(::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    map_ = static_cast<char*>(
+        ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     OPTLEASE_CHECK(map_ != MAP_FAILED, "mmap");
     OPTLEASE_CHECK(::mprotect(map_ + whole - 4096, 4096, PROT_NONE) == 0, "mprotect");
     whole_ = whole;
@@ -168,8 +168,8 @@ TEST_F(CorruptionTest, HeaderFieldsWithAGoodChecksumAreStillChecked) {
 }
 
 TEST_F(CorruptionTest, ATruncatedSegmentIsRefusedAtEveryLength) {
-  for (const uint64_t bytes : {uint64_t{1}, uint64_t{303}, uint64_t{304}, uint64_t{4096},
-                               tables_end_, good_.size() - 1}) {
+  for (const uint64_t bytes :
+       {uint64_t{1}, uint64_t{303}, uint64_t{304}, uint64_t{4096}, tables_end_, good_.size() - 1}) {
     const Fenced memory(bytes);
     std::memcpy(memory.data(), good_.data(), bytes);
     EXPECT_FALSE(accepts(memory.data(), bytes)) << bytes;

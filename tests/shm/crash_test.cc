@@ -16,10 +16,12 @@ class CrashTest : public testing::Test {
   // Runs `body` in a child that dies at `point`.
   void die_at(const std::string& point, const std::function<void()>& body) {
     EXPECT_EQ(run_in_child([&] {
-      arm_kill_point(point.c_str());
-      body();
-      return 0;
-    }), -SIGKILL) << point << " was never reached";
+                arm_kill_point(point.c_str());
+                body();
+                return 0;
+              }),
+              -SIGKILL)
+        << point << " was never reached";
   }
   void create_with_step_0() {
     Result<ChunkStore> store = ChunkStore::create(plan_, segments_);
@@ -51,11 +53,12 @@ class CrashTest : public testing::Test {
     }
     for (uint32_t array = 0; array < kAdamArrayCount; ++array) {
       const Status read = read_elements(
-          store.view(), views, 0, array, {0, plan_.spaces[0].elements},
-          [&](const ElementRun& run) {
+          store.view(), views, 0, array, {0, plan_.spaces[0].elements}, [&](const ElementRun& run) {
             for (uint64_t i = 0; i < run.count; ++i) {
               if (run.data[i] != value_of(0, array, run.first_element + i, run.version)) {
-                return Status{StatusCode::kCorrupt, format("element %llu", static_cast<unsigned long long>(run.first_element + i))};
+                return Status{
+                    StatusCode::kCorrupt,
+                    format("element %llu", static_cast<unsigned long long>(run.first_element + i))};
               }
             }
             return Status::ok();
@@ -71,11 +74,11 @@ class CrashTest : public testing::Test {
 
 TEST_F(CrashTest, ACreatorKilledBeforeReadyLeavesNothingThatIsTrusted) {
   // Three segments are made in turn: control, two arenas.
-  const char* points[] = {"segment.created:1", "segment.reserved:1", "segment.mapped:1",
-                          "store.control_made", "store.spaces_written", "store.ranks_written",
-                          "store.header_written", "segment.created:2", "segment.reserved:2",
-                          "segment.mapped:2", "store.arena_made:1", "store.arena_written:1",
-                          "segment.created:3", "segment.reserved:3", "store.arena_made:2",
+  const char* points[] = {"segment.created:1",     "segment.reserved:1",   "segment.mapped:1",
+                          "store.control_made",    "store.spaces_written", "store.ranks_written",
+                          "store.header_written",  "segment.created:2",    "segment.reserved:2",
+                          "segment.mapped:2",      "store.arena_made:1",   "store.arena_written:1",
+                          "segment.created:3",     "segment.reserved:3",   "store.arena_made:2",
                           "store.arena_written:2", "store.before_ready"};
   for (const char* point : points) {
     SCOPED_TRACE(point);
@@ -95,8 +98,10 @@ TEST_F(CrashTest, ACreatorKilledAfterReadyLeavesAWholeSet) {
 }
 
 TEST_F(CrashTest, ACommitKilledBeforeItsFlipLeavesTheOldVersionAndAfterItTheNew) {
-  const struct { const char* point; Step version; } cases[] = {
-      {"commit.entry_written", 0}, {"commit.before_flip", 0}, {"commit.flipped", 1}};
+  const struct {
+    const char* point;
+    Step version;
+  } cases[] = {{"commit.entry_written", 0}, {"commit.before_flip", 0}, {"commit.flipped", 1}};
   for (const auto& [point, version] : cases) {
     SCOPED_TRACE(point);
     create_with_step_0();
@@ -145,28 +150,28 @@ TEST_F(CrashTest, ARunOfStepsKilledAtEveryCommitGoesOnFromWholeChunks) {
 TEST_F(CrashTest, AStepRecordKilledHalfwayIsNoneAndAWrittenOneStays) {
   create_with_step_0();
   for (const char* point : {"record.emptied", "record.body_written"}) {
-    work_until(point, [&](ChunkStore* store) { store->write_step_record(Rank(0), make_record(1)); });
+    work_until(point,
+               [&](ChunkStore* store) { store->write_step_record(Rank(0), make_record(1)); });
     EXPECT_EQ(recover().view().step_record(Rank(0), 1), nullptr) << point;
   }
-  work_until("record.written", [&](ChunkStore* store) {
-    store->write_step_record(Rank(0), make_record(1));
-  });
+  work_until("record.written",
+             [&](ChunkStore* store) { store->write_step_record(Rank(0), make_record(1)); });
   EXPECT_NE(recover().view().step_record(Rank(0), 1), nullptr);
   // The same record again writes nothing, so that no kill can lose it.
   EXPECT_EQ(run_in_child([&] {
-    arm_kill_point("record.emptied");
-    Result<ChunkStore> store = ChunkStore::recover(plan_, segments_);
-    store.value().write_step_record(Rank(0), make_record(1));
-    return 0;
-  }), 0);
+              arm_kill_point("record.emptied");
+              Result<ChunkStore> store = ChunkStore::recover(plan_, segments_);
+              store.value().write_step_record(Rank(0), make_record(1));
+              return 0;
+            }),
+            0);
 }
 
 TEST_F(CrashTest, AHalfWrittenRecordLeavesTheOtherBankAlone) {
   create_with_step_0();
   { recover().write_step_record(Rank(0), make_record(1)); }
-  work_until("record.body_written", [&](ChunkStore* store) {
-    store->write_step_record(Rank(0), make_record(2));
-  });
+  work_until("record.body_written",
+             [&](ChunkStore* store) { store->write_step_record(Rank(0), make_record(2)); });
   EXPECT_NE(recover().view().step_record(Rank(0), 1), nullptr);
   EXPECT_EQ(recover().view().step_record(Rank(0), 2), nullptr);
 }
@@ -196,8 +201,8 @@ TEST_F(CrashTest, TheStepWordIsOldOrNew) {
     }
     store->set_step_committed(1);
   };
-  for (const char* point : {"commit_unchanged.before_flip", "commit_unchanged.flipped:2",
-                            "step_word.before"}) {
+  for (const char* point :
+       {"commit_unchanged.before_flip", "commit_unchanged.flipped:2", "step_word.before"}) {
     work_until(point, step_1);
     EXPECT_EQ(recover().view().step_committed(), 0) << point;
   }

@@ -16,8 +16,9 @@ class DigestTest : public testing::Test {
     SpaceSpec expert = make_space("expert", 1, {777});
     expert.members = {Rank(world - 1)};
     const std::string job = format("job%d", jobs_++);
-    const SegmentPlan plan = make_plan(
-        job, world, chunk_bytes(chunk), {make_space("dense", world, {700, 0, 1, 299, 1500}), expert});
+    const SegmentPlan plan =
+        make_plan(job, world, chunk_bytes(chunk),
+                  {make_space("dense", world, {700, 0, 1, 299, 1500}), expert});
     segments_ = names_.all(job, world);
     Result<ChunkStore> store = ChunkStore::create(plan, segments_);
     OPTLEASE_CHECK(store.is_ok(), "%s", store.status().text().c_str());
@@ -104,7 +105,8 @@ TEST_F(DigestTest, ChangesWithAnyElementOfAnyArray) {
 TEST_F(DigestTest, NamesTheTensorThatDiffers) {
   make(1, 4096, 0);
   const StateDigest before = digest();
-  change(0, 0, 1, 700);  // the one element of the third tensor
+  const uint64_t chunk = store_->view().spaces()[0].chunk_elements;
+  change(0, static_cast<uint32_t>(700 / chunk), 1, 700 % chunk);  // the third tensor's one element
   const StateDigest after = std::move(try_digest(nullptr)).value();
   for (size_t t = 0; t < before.spaces[0].tensors.size(); ++t) {
     EXPECT_EQ(after.spaces[0].tensors[t].digest == before.spaces[0].tensors[t].digest, t != 2) << t;
@@ -141,8 +143,8 @@ TEST_F(DigestTest, AnUnwrittenChunkIsNotFound) {
 
 TEST_F(DigestTest, ReadsAnyRangeOnceInOrder) {
   make(3, 128, 2);
-  for (const ElementRange range : {ElementRange{0, 2500}, {0, 0}, {1, 2}, {63, 65}, {800, 1700},
-                                   {2499, 2500}, {2500, 2500}}) {
+  for (const ElementRange range :
+       {ElementRange{0, 2500}, {0, 0}, {1, 2}, {63, 65}, {800, 1700}, {2499, 2500}, {2500, 2500}}) {
     uint64_t next = range.begin;
     const Status read = read_elements(
         store_->view(), arena_views(arenas_), 0, 1, range, [&](const ElementRun& run) {
@@ -167,14 +169,15 @@ TEST_F(DigestTest, ReadsAnyRangeOnceInOrder) {
   EXPECT_EQ(read_elements(store_->view(), views, 0, 3, {0, 1}, ignore).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(read_elements(store_->view(), {}, 0, 0, {0, 1}, ignore).code(),
-            StatusCode::kInvalidArgument) << "no arena is mapped";
+            StatusCode::kInvalidArgument)
+      << "no arena is mapped";
 }
 
 TEST_F(DigestTest, StopsAtTheFirstErrorOfTheCallback) {
   make(1, 64, 0);
   int calls = 0;
-  const Status status = read_elements(
-      store_->view(), arena_views(arenas_), 0, 0, {0, 2500}, [&](const ElementRun&) {
+  const Status status =
+      read_elements(store_->view(), arena_views(arenas_), 0, 0, {0, 2500}, [&](const ElementRun&) {
         ++calls;
         return Status{StatusCode::kCancelled, "enough"};
       });

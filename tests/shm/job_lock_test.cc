@@ -39,10 +39,11 @@ TEST_F(JobLockTest, IsAbsentThenHeldThenGone) {
 
 TEST_F(JobLockTest, IsFreeWhenItsHolderEndsWithoutAWord) {
   EXPECT_EQ(run_in_child([&] {
-    const JobLock lock = take();
-    ::raise(SIGKILL);
-    return 0;
-  }), -SIGKILL);
+              const JobLock lock = take();
+              ::raise(SIGKILL);
+              return 0;
+            }),
+            -SIGKILL);
   EXPECT_EQ(probe(), JobLock::State::kFree);
   JobLock lock = take();
   EXPECT_TRUE(lock.name_still_ours());
@@ -53,8 +54,7 @@ TEST_F(JobLockTest, ASecondTakerIsToldWhoHasIt) {
   const Status status = JobLock::acquire(name_, false).status();
   EXPECT_EQ(status.code(), StatusCode::kBusy);
   EXPECT_NE(status.message().find("running"), std::string::npos) << status.text();
-  EXPECT_NE(status.message().find(std::to_string(::getpid())), std::string::npos)
-      << status.text();
+  EXPECT_NE(status.message().find(std::to_string(::getpid())), std::string::npos) << status.text();
 }
 
 TEST_F(JobLockTest, StaysHeldWhileAChildThatInheritedItLives) {
@@ -79,7 +79,7 @@ TEST_F(JobLockTest, StaysHeldWhileAChildThatInheritedItLives) {
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_EQ(probe(), JobLock::State::kHeld) << "the child lives";
-  ::close(go[1]);                            // its read ends, and with it the child
+  ::close(go[1]);  // its read ends, and with it the child
   while (::read(ready[0], &byte, 1) > 0) {
   }
   ::close(ready[0]);
@@ -125,10 +125,11 @@ TEST_F(JobLockTest, AHolderSeesThatItsNameWasReplaced) {
 
 TEST_F(JobLockTest, AHolderKilledAfterItsUnlinkLeavesNothing) {
   EXPECT_EQ(run_in_child([&] {
-    arm_kill_point("lock.unlinked");
-    take().release_and_unlink();
-    return 0;
-  }), -SIGKILL);
+              arm_kill_point("lock.unlinked");
+              take().release_and_unlink();
+              return 0;
+            }),
+            -SIGKILL);
   EXPECT_EQ(probe(), JobLock::State::kAbsent);
 }
 
@@ -139,8 +140,8 @@ TEST_F(JobLockTest, SixtyFourStartersAndCleanersNeverShareAJob) {
     std::atomic<int> owners;
     std::atomic<int> wins;
   };
-  auto* shared = static_cast<Shared*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE,
-                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared = static_cast<Shared*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(shared, MAP_FAILED);
   const std::string segment = names_.segment("job", ".r0");
   const auto starter = [&](int rounds) {

@@ -146,7 +146,8 @@ TEST_F(LeftoversTest, NeverFollowsSymbolicLinks) {
   ASSERT_EQ(::symlink(outside.c_str(), (names_.run_root() + "/a/link").c_str()), 0);
   ASSERT_EQ(::symlink(outside.c_str(), (names_.run_root() + "/b").c_str()), 0);
   ASSERT_EQ(::symlink((outside + "/precious").c_str(),
-                      Segment::path_of(names_.segment("c", ".ctl")).c_str()), 0);
+                      Segment::path_of(names_.segment("c", ".ctl")).c_str()),
+            0);
   clean();
   EXPECT_EQ(::access((outside + "/precious").c_str(), F_OK), 0);
   EXPECT_FALSE(run_directory_exists("a"));
@@ -178,10 +179,11 @@ TEST_F(LeftoversTest, ACleanerKilledAnywhereIsFinishedByTheNext) {
     SCOPED_TRACE(point);
     leave_job("a", 0);
     EXPECT_EQ(run_in_child([&] {
-      arm_kill_point(point);
-      (void)clean_leftovers(names_.places(), {});
-      return 0;
-    }), -SIGKILL);
+                arm_kill_point(point);
+                (void)clean_leftovers(names_.places(), {});
+                return 0;
+              }),
+              -SIGKILL);
     clean();
     EXPECT_TRUE(names_.left_in_shm().empty());
     EXPECT_FALSE(run_directory_exists("a"));

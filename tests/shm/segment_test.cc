@@ -34,7 +34,7 @@ TEST_F(SegmentTest, CreatesZeroFilledReservedMemoryThatOnlyThisUserReads) {
   const Result<Segment> made = Segment::create(name(), bytes);
   ::umask(umask_before);
   ASSERT_TRUE(made.is_ok()) << made.status().text();
-  struct stat info{};
+  struct stat info {};
   ASSERT_EQ(::fstat(made.value().fd(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600u);
   EXPECT_EQ(static_cast<uint64_t>(info.st_size), bytes);
@@ -146,7 +146,8 @@ TEST_F(SegmentTest, ARequestThatCannotFitIsNoSpaceWithNumbersAndLeavesNothing) {
   EXPECT_TRUE(names_.left_in_shm().empty());
 }
 
-// In a child with its own mounts: a /dev/shm of one MiB. Returns what `body` returns; 77: no rights.
+// In a child with its own mounts: a /dev/shm of one MiB. Returns what `body` returns; 77: no
+// rights.
 int with_one_mib(const std::function<int()>& body) {
   return run_in_child([&] {
     if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||
@@ -174,41 +175,44 @@ TEST_F(SegmentTest, AFullFileSystemIsNoSpaceAndLeavesNothing) {
 
 TEST_F(SegmentTest, AFileSizeLimitIsNoSpaceAndNoSignal) {
   EXPECT_EQ(run_in_child([&] {
-    const rlimit limit{1u << 20, 1u << 20};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-    const Status status = Segment::create(name(), 2u << 20).status();
-    if (status.code() != StatusCode::kNoSpace) return 2;
-    return Segment::exists(name()) ? 3 : 0;
-  }), 0);
+              const rlimit limit{1u << 20, 1u << 20};
+              if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              const Status status = Segment::create(name(), 2u << 20).status();
+              if (status.code() != StatusCode::kNoSpace) return 2;
+              return Segment::exists(name()) ? 3 : 0;
+            }),
+            0);
 }
 
 TEST_F(SegmentTest, CreatesUnderAStormOfSignals) {
   EXPECT_EQ(run_in_child([&] {
-    struct sigaction action{};
-    action.sa_handler = [](int) {};  // no SA_RESTART: every slow call returns EINTR
-    ::sigaction(SIGALRM, &action, nullptr);
-    const itimerval storm{{0, 1000}, {0, 1000}};
-    ::setitimer(ITIMER_REAL, &storm, nullptr);
-    const uint64_t bytes = (96u << 20) + 4096;
-    for (int i = 0; i < 3; ++i) {
-      Result<Segment> made = Segment::create(name(), bytes);
-      if (!made.is_ok()) return 1;
-      Result<Segment> opened = Segment::open(name(), Segment::Access::kReadWrite);
-      if (!opened.is_ok() || opened.value().bytes() != bytes) return 2;
-      Segment::unlink(name());
-    }
-    return 0;
-  }), 0);
+              struct sigaction action {};
+              action.sa_handler = [](int) {};  // no SA_RESTART: every slow call returns EINTR
+              ::sigaction(SIGALRM, &action, nullptr);
+              const itimerval storm{{0, 1000}, {0, 1000}};
+              ::setitimer(ITIMER_REAL, &storm, nullptr);
+              const uint64_t bytes = (96u << 20) + 4096;
+              for (int i = 0; i < 3; ++i) {
+                Result<Segment> made = Segment::create(name(), bytes);
+                if (!made.is_ok()) return 1;
+                Result<Segment> opened = Segment::open(name(), Segment::Access::kReadWrite);
+                if (!opened.is_ok() || opened.value().bytes() != bytes) return 2;
+                Segment::unlink(name());
+              }
+              return 0;
+            }),
+            0);
 }
 
 TEST_F(SegmentTest, ACreatorKilledAnywhereLeavesSomethingThatIsRefusedOrRemoved) {
   for (const char* point : {"segment.created", "segment.reserved", "segment.mapped"}) {
     SCOPED_TRACE(point);
     EXPECT_EQ(run_in_child([&] {
-      arm_kill_point(point);
-      (void)Segment::create(name(), 1u << 20);
-      return 0;
-    }), -SIGKILL);
+                arm_kill_point(point);
+                (void)Segment::create(name(), 1u << 20);
+                return 0;
+              }),
+              -SIGKILL);
     const bool reserved = std::strcmp(point, "segment.created") != 0;
     EXPECT_EQ(open_code(name()), reserved ? StatusCode::kOk : StatusCode::kCorrupt);
     EXPECT_EQ(Segment::create(name(), 4096).status().code(), StatusCode::kAlreadyExists);

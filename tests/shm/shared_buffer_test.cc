@@ -34,7 +34,7 @@ TEST(UniqueFd, ClosesWhatItOwnsAndNothingElse) {
 TEST(CreateMemfd, IsReservedSealedAndCloseOnExec) {
   Result<UniqueFd> fd = create_memfd("param.0.dense", 3 * 4096 + 5);
   ASSERT_TRUE(fd.is_ok()) << fd.status().text();
-  struct stat info{};
+  struct stat info {};
   ASSERT_EQ(::fstat(fd.value().get(), &info), 0);
   EXPECT_EQ(info.st_size, 3 * 4096 + 5);
   EXPECT_GE(info.st_blocks * 512, 3 * 4096 + 5);
@@ -51,11 +51,12 @@ TEST(MappedBuffer, SharesBytesBetweenProcesses) {
   Result<MappedBuffer> ours = MappedBuffer::map(fd.value().get(), 8192);
   ASSERT_TRUE(ours.is_ok());
   EXPECT_EQ(run_in_child([&] {
-    Result<MappedBuffer> theirs = MappedBuffer::map(fd.value().get(), 8192);
-    std::memset(theirs.value().data(), 7, 8192);
-    ::raise(SIGKILL);
-    return 0;
-  }), -SIGKILL);
+              Result<MappedBuffer> theirs = MappedBuffer::map(fd.value().get(), 8192);
+              std::memset(theirs.value().data(), 7, 8192);
+              ::raise(SIGKILL);
+              return 0;
+            }),
+            -SIGKILL);
   EXPECT_EQ(static_cast<char*>(ours.value().data())[8191], 7);
   MappedBuffer moved = std::move(ours.value());
   EXPECT_EQ(ours.value().data(), nullptr);
@@ -79,13 +80,14 @@ TEST(MappedBuffer, OfNothingIsNoMapping) {
 
 TEST(CreateMemfd, WorksUnderAStormOfSignals) {
   EXPECT_EQ(run_in_child([] {
-    struct sigaction action{};
-    action.sa_handler = [](int) {};
-    ::sigaction(SIGALRM, &action, nullptr);
-    const itimerval storm{{0, 1000}, {0, 1000}};
-    ::setitimer(ITIMER_REAL, &storm, nullptr);
-    return create_memfd("storm", 80u << 20).is_ok() ? 0 : 1;
-  }), 0);
+              struct sigaction action {};
+              action.sa_handler = [](int) {};
+              ::sigaction(SIGALRM, &action, nullptr);
+              const itimerval storm{{0, 1000}, {0, 1000}};
+              ::setitimer(ITIMER_REAL, &storm, nullptr);
+              return create_memfd("storm", 80u << 20).is_ok() ? 0 : 1;
+            }),
+            0);
 }
 
 TEST(VaultKey, NamesKindRankAndSpace) { EXPECT_EQ(vault_key("grad", 3, "dense"), "grad.3.dense"); }

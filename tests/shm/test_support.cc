@@ -116,8 +116,8 @@ float value_of(uint32_t space, uint32_t array, uint64_t element, Step version) {
 
 void write_version(ChunkStore* store, const SegmentNames& names, Rank rank, ChunkIndex chunk,
                    Step step) {
-  Result<Segment> arena = open_arena(names.arenas[rank.value], store->view(), rank,
-                                     Segment::Access::kReadWrite);
+  Result<Segment> arena =
+      open_arena(names.arenas[rank.value], store->view(), rank, Segment::Access::kReadWrite);
   OPTLEASE_CHECK(arena.is_ok(), "%s", arena.status().text().c_str());
   const SlotIndex slot = store->unreferenced_slots(rank).at(0);
   const ChunkRecord& record = store->view().chunks(rank)[chunk.value];

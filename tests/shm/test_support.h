@@ -30,11 +30,11 @@ SegmentPlan small_plan(const std::string& job);
 class Names {
  public:
   Names();
-  ~Names();                            // unlinks everything with the prefix
+  ~Names();  // unlinks everything with the prefix
   std::string segment(const std::string& job, const std::string& suffix) const;
   SegmentNames all(const std::string& job, uint32_t world) const;
   const std::string& prefix() const { return prefix_; }
-  const std::string& run_root() const { return run_root_; }   // a directory of mode 0700
+  const std::string& run_root() const { return run_root_; }  // a directory of mode 0700
   LeftoverPlaces places() const { return {prefix_, run_root_}; }
   std::vector<std::string> left_in_shm() const;
 

@@ -49,8 +49,9 @@ class VaultTest : public testing::Test {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path_.data(), path_.size());
-    OPTLEASE_CHECK(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
-                             sizeof address) == 0, "connect: %s", std::strerror(errno));
+    OPTLEASE_CHECK(
+        ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0,
+        "connect: %s", std::strerror(errno));
     return socket;
   }
   static VaultMessage request(VaultOp op, const char* key, uint64_t bytes) {
@@ -89,13 +90,14 @@ class VaultTest : public testing::Test {
 
 TEST_F(VaultTest, KeepsMemoryWhoseMakerIsDead) {
   EXPECT_EQ(run_in_child([&] {
-    const UniqueFd fd = memory(4096);
-    Result<MappedBuffer> buffer = MappedBuffer::map(fd.get(), 4096);
-    std::strcpy(static_cast<char*>(buffer.value().data()), "still here");
-    if (!put("param.0.dense", 4096, fd.get()).is_ok()) return 1;
-    ::raise(SIGKILL);
-    return 0;
-  }), -SIGKILL);
+              const UniqueFd fd = memory(4096);
+              Result<MappedBuffer> buffer = MappedBuffer::map(fd.get(), 4096);
+              std::strcpy(static_cast<char*>(buffer.value().data()), "still here");
+              if (!put("param.0.dense", 4096, fd.get()).is_ok()) return 1;
+              ::raise(SIGKILL);
+              return 0;
+            }),
+            -SIGKILL);
   Result<VaultEntry> entry = get("param.0.dense");
   ASSERT_TRUE(entry.is_ok()) << entry.status().text();
   EXPECT_EQ(entry.value().bytes, 4096u);
@@ -254,26 +256,28 @@ TEST_F(VaultTest, RefusesAnotherUserOnBothSides) {
   ASSERT_EQ(::chmod(path_.c_str(), 0666), 0);
   // The client refuses a vault of another user.
   EXPECT_EQ(run_in_child([&] {
-    if (::setuid(65534) != 0) return 77;
-    return static_cast<int>(get("a").status().code());
-  }), static_cast<int>(StatusCode::kPermission));
+              if (::setuid(65534) != 0) return 77;
+              return static_cast<int>(get("a").status().code());
+            }),
+            static_cast<int>(StatusCode::kPermission));
   // So does the vault, where the client does not look.
   EXPECT_EQ(run_in_child([&] {
-    if (::setuid(65534) != 0) return 77;
-    const UniqueFd socket = connect();
-    const VaultMessage message = request(VaultOp::kGet, "a", 0);
-    VaultMessage reply{};
-    if (::send(socket.get(), &message, sizeof message, 0) < 0) return 78;
-    if (::recv(socket.get(), &reply, sizeof reply, MSG_WAITALL) < 0) return 79;
-    return is_dropped(socket.get()) ? static_cast<int>(reply.status) : 80;
-  }), static_cast<int>(StatusCode::kPermission));
+              if (::setuid(65534) != 0) return 77;
+              const UniqueFd socket = connect();
+              const VaultMessage message = request(VaultOp::kGet, "a", 0);
+              VaultMessage reply{};
+              if (::send(socket.get(), &message, sizeof message, 0) < 0) return 78;
+              if (::recv(socket.get(), &reply, sizeof reply, MSG_WAITALL) < 0) return 79;
+              return is_dropped(socket.get()) ? static_cast<int>(reply.status) : 80;
+            }),
+            static_cast<int>(StatusCode::kPermission));
 }
 
 TEST_F(VaultTest, ManyClientsPutAndGetAtOnceUnderAStormOfSignals) {
   std::vector<pid_t> children;
   for (int p = 0; p < 16; ++p) {
     children.push_back(start_child([&, p] {
-      struct sigaction action{};
+      struct sigaction action {};
       action.sa_handler = [](int) {};
       ::sigaction(SIGALRM, &action, nullptr);
       const itimerval storm{{0, 1000}, {0, 1000}};
@@ -284,7 +288,8 @@ TEST_F(VaultTest, ManyClientsPutAndGetAtOnceUnderAStormOfSignals) {
         if (!put(key, 4096, fd.get()).is_ok()) return 1;
         Result<VaultEntry> entry = get(key);
         if (!entry.is_ok() || entry.value().bytes != 4096) return 2;
-        struct stat ours{}, theirs{};
+        struct stat ours {
+        }, theirs{};
         ::fstat(fd.get(), &ours);
         ::fstat(entry.value().fd.get(), &theirs);
         if (ours.st_ino != theirs.st_ino) return 3;
@@ -302,7 +307,7 @@ TEST_F(VaultTest, ReplacesAStaleSocketButNothingElseAndRemovesItsOwn) {
     const Result<Vault> first = Vault::listen(path);
     const Result<Vault> second = Vault::listen(path);
     ASSERT_TRUE(first.is_ok() && second.is_ok());
-    struct stat info{};
+    struct stat info {};
     ASSERT_EQ(::lstat(path.c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 07777, 0600u);
   }

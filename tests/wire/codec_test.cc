@@ -19,8 +19,8 @@ TEST(Codec, CarriesHeaderBodyAndPayload) {
   StepReadyBody body{};
   body.step = 9;
   body.blob_bytes = 4;
-  const std::string frame =
-      encode({3, 17, 21}, MessageKind::kStepReady, 1ull << 40, body, std::string_view("a\0b\xff", 4));
+  const std::string frame = encode({3, 17, 21}, MessageKind::kStepReady, 1ull << 40, body,
+                                   std::string_view("a\0b\xff", 4));
   const Result<Decoded> decoded = decode(frame);
   ASSERT_TRUE(decoded.is_ok()) << decoded.status().text();
   const Decoded& message = decoded.value();

@@ -104,8 +104,9 @@ TEST_F(HostilePeer, RandomBytesDisturbNobody) {
     const std::string text = "round " + std::to_string(round);
     ASSERT_TRUE(good.send({{}, text}).is_ok());
     // What the stranger's bytes happen to spell may arrive too, under a name that is not "good".
-    ASSERT_TRUE(eventually(
-        [&] { return router.receive(&message) && message.peer == "good" && message.frame == text; }));
+    ASSERT_TRUE(eventually([&] {
+      return router.receive(&message) && message.peer == "good" && message.frame == text;
+    }));
     ::close(fd);
   }
 }

@@ -42,11 +42,11 @@ class RunEnvironment : public testing::Test {
     return directory.value();
   }
 
-  // Tries again until `attempt` is true; a test that gives up has waited far longer than any machine
-  // needs.
+  // Tries again until `attempt` is true; a test that gives up has waited far longer than any
+  // machine needs.
   template <class Attempt>
   static bool eventually(Attempt attempt) {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 8000; ++i) {
       if (attempt()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

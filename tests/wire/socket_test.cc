@@ -257,7 +257,8 @@ TEST_F(Sockets, PollAnswersSocketsFirstThenDescriptors) {
 }
 
 TEST_F(Sockets, ASignalEndsAPollEarlyAndIsNoError) {
-  struct sigaction action {}, before{};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = [](int) {};
   ASSERT_EQ(::sigaction(SIGALRM, &action, &before), 0);
   Socket router = bind(Type::kRouter);

@@ -1,0 +1,134 @@
+// optlease restart, optlease stop
+#include <poll.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "actors/runtime/clock.h"
+#include "launcher/commands/commands.h"
+#include "launcher/control_channel.h"
+#include "launcher/process.h"
+#include "shm/job_lock.h"
+#include "shm/shared_buffer.h"
+
+namespace optlease {
+namespace {
+
+using nlohmann::json;
+
+struct ControlFlags {
+  std::string job;
+  ControlRequest request;
+  bool keep = false;
+  bool discard = false;
+  double timeout_s = 60;
+};
+
+// The reply as JSON, or a complaint and its code.
+ExitCode ask(const char* command, const RunDirectory& run, const ControlFlags& flags, json* out) {
+  const Status live = check_live(run);
+  if (live.code() == StatusCode::kNotFound) {
+    return complain(command, live.message(), ExitCode::kNotRunning);
+  }
+  if (!live.is_ok()) return complain(command, live);
+  SocketContext context;
+  auto reply =
+      ask_launcher(context, run, flags.request, static_cast<uint64_t>(flags.timeout_s * 1000));
+  if (!reply) return complain(command, reply.status());
+  *out = json::parse(reply.value(), nullptr, false);
+  if (!out->is_object()) {
+    return complain(command, "the launcher's reply is not understood", ExitCode::kInternal);
+  }
+  if (out->value("ok", false)) return ExitCode::kOk;
+  return complain(command, out->value("error", "refused"),
+                  static_cast<ExitCode>(out->value("code", static_cast<int>(ExitCode::kInternal))));
+}
+
+ExitCode restart_command(const ControlFlags& flags) {
+  auto run = run_of(flags.job);
+  if (!run) return complain("restart", run.status());
+  json reply;
+  const ExitCode code = ask("restart", run.value(), flags, &reply);
+  if (code != ExitCode::kOk) return code;
+  for (const json& process : reply.at("processes")) {
+    if (process.value("role", "") != "gpu_actor") continue;
+    if (process.value("rank", UINT32_MAX) != flags.request.rank) continue;
+    std::printf("gpu_actor %u of job %s is attached again: incarnation %llu, pid %d\n",
+                flags.request.rank, run.value().job_name().c_str(),
+                static_cast<unsigned long long>(process.value("incarnation", 0ULL)),
+                process.value("pid", 0));
+  }
+  return ExitCode::kOk;
+}
+
+int launcher_pid(const json& reply) {
+  for (const json& process : reply.at("processes")) {
+    if (process.value("role", "") == "launcher") return process.value("pid", 0);
+  }
+  return 0;
+}
+
+// The launcher ends last, and with it the job's lock.
+ExitCode stop_command(const ControlFlags& given) {
+  ControlFlags flags = given;
+  flags.request.command = ControlRequest::Command::kStop;
+  if (flags.keep) flags.request.keep = true;
+  if (flags.discard) flags.request.keep = false;
+  auto run = run_of(flags.job);
+  if (!run) return complain("stop", run.status());
+  json reply;
+  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(flags.timeout_s * 1000));
+  const ExitCode code = ask("stop", run.value(), flags, &reply);
+  if (code != ExitCode::kOk) return code;
+  const UniqueFd pidfd = open_pidfd(launcher_pid(reply));
+  while (!deadline.passed()) {
+    pollfd wait{pidfd.get(), POLLIN, 0};
+    const bool ended = !pidfd || poll(&wait, 1, deadline.remaining_ms(200)) > 0;
+    if (ended) {
+      std::printf("job %s is stopped\n", run.value().job_name().c_str());
+      return ExitCode::kOk;
+    }
+  }
+  return complain("stop",
+                  format("job %s is still stopping after %.1f s; a second SIGTERM to its launcher "
+                         "(pid %d) kills what is left",
+                         run.value().job_name().c_str(), flags.timeout_s, launcher_pid(reply)),
+                  ExitCode::kTimeout);
+}
+
+}  // namespace
+
+void add_restart_command(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<ControlFlags>();
+  flags->request.command = ControlRequest::Command::kRestart;
+  CLI::App* command = app.add_subcommand(
+      "restart", "Kill one rank's actor and wait until its successor is attached");
+  command->add_option("job", flags->job, "The job's name or TOML file")->required();
+  command->add_option("--rank", flags->request.rank, "Whose actor")
+      ->required()
+      ->check(CLI::Range(0u, kRankCountMax - 1));
+  command->add_option("--timeout-s", flags->timeout_s, "How long to wait")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->callback([=] { *chosen = [flags] { return restart_command(*flags); }; });
+}
+
+void add_stop_command(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<ControlFlags>();
+  CLI::App* command =
+      app.add_subcommand("stop", "Stop a job at the next step boundary and wait for its end");
+  command->add_option("job", flags->job, "The job's name or TOML file")->required();
+  CLI::Option* keep =
+      command->add_flag("--keep", flags->keep, "Keep the state in shared memory, for --resume");
+  command->add_flag("--discard", flags->discard, "Remove the state whatever the job says")
+      ->excludes(keep);
+  command->add_option("--timeout-s", flags->timeout_s, "How long to wait")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->callback([=] { *chosen = [flags] { return stop_command(*flags); }; });
+}
+
+}  // namespace optlease

@@ -1,0 +1,137 @@
+// optlease digest, optlease export
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "launcher/commands/commands.h"
+#include "launcher/job_state.h"
+#include "launcher/store_link.h"
+#include "shm/job_lock.h"
+
+namespace optlease {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct StateFlags {
+  std::string job;
+  bool json = false;
+  double timeout_s = 60;
+  std::string out;
+  std::string dtype = "f32";
+};
+
+// A job's state that does not move: by a hold where the job lives, by its lock where it does not.
+struct RestingState {
+  std::optional<SocketContext> context;
+  std::optional<StepHold> hold;
+  std::optional<JobLock> lock;
+  std::optional<JobState> state;
+
+  Status keep() { return hold ? hold->keep() : Status::ok(); }
+};
+
+Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* out) {
+  auto probed = JobLock::try_probe(run.lock_segment());
+  if (!probed) return probed.status();
+  if (probed.value() == JobLock::State::kHeld) {
+    out->context.emplace();
+    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000));
+    if (!hold) return hold.status();
+    out->hold.emplace(std::move(hold).value());
+  } else if (probed.value() == JobLock::State::kFree) {
+    auto lock = JobLock::acquire(run.lock_segment(), false);
+    if (!lock) return lock.status();
+    out->lock.emplace(std::move(lock).value());
+  }
+  auto state = JobState::open(run);
+  if (!state) return state.status();
+  out->state.emplace(std::move(state).value());
+  return out->state->check_at_rest();
+}
+
+Json digest_json(const std::string& job, const StateDigest& digest) {
+  Json spaces = Json::array();
+  for (const SpaceDigest& space : digest.spaces) {
+    Json tensors = Json::array();
+    for (const TensorDigest& tensor : space.tensors) {
+      Json entry = {{"name", tensor.name}, {"digest", tensor.digest}};
+      for (uint32_t a = 0; a < kAdamArrayCount; ++a) entry[kAdamArrayNames[a]] = tensor.arrays[a];
+      tensors.push_back(std::move(entry));
+    }
+    spaces.push_back({{"name", space.name}, {"digest", space.digest}, {"tensors", tensors}});
+  }
+  return {{"job", job},
+          {"step_committed", digest.step_committed},
+          {"state_digest", digest.state_digest},
+          {"ranks", digest.ranks},
+          {"spaces", spaces}};
+}
+
+ExitCode digest_command(const StateFlags& flags) {
+  auto run = run_of(flags.job);
+  if (!run) return complain("digest", run.status());
+  RestingState resting;
+  const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
+  if (!rest.is_ok()) return complain("digest", rest);
+  auto digest = digest_job(*resting.state, [&resting] { return resting.keep(); });
+  if (!digest) return complain("digest", digest.status());
+  if (flags.json) {
+    std::printf("%s\n", digest_json(run.value().job_name(), digest.value()).dump(2).c_str());
+  } else {
+    std::printf("%s  %s step %lld\n", digest.value().state_digest.c_str(),
+                run.value().job_name().c_str(),
+                static_cast<long long>(digest.value().step_committed));
+  }
+  return ExitCode::kOk;
+}
+
+ExitCode export_command(const StateFlags& flags) {
+  auto run = run_of(flags.job);
+  if (!run) return complain("export", run.status());
+  RestingState resting;
+  const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
+  if (!rest.is_ok()) return complain("export", rest);
+  ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
+  const Status written =
+      export_weights(*resting.state, options, [&resting] { return resting.keep(); });
+  if (!written.is_ok()) return complain("export", written);
+  std::printf("%s: main weights of job %s at step %lld as %s\n", flags.out.c_str(),
+              run.value().job_name().c_str(),
+              static_cast<long long>(resting.state->view().step_committed()),
+              name_of(options.dtype));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void add_digest_command(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<StateFlags>();
+  CLI::App* command = app.add_subcommand(
+      "digest", "One name for a job's whole state; a running job holds still meanwhile");
+  command->add_option("job", flags->job, "The job's name or TOML file")->required();
+  command->add_flag("--json", flags->json, "Also of every rank, space, tensor and array");
+  command->add_option("--timeout-s", flags->timeout_s, "How long to wait for a step boundary")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->callback([=] { *chosen = [flags] { return digest_command(*flags); }; });
+}
+
+void add_export_command(CLI::App& app, Command* chosen) {
+  auto flags = std::make_shared<StateFlags>();
+  CLI::App* command = app.add_subcommand(
+      "export", "Write the main weights as safetensors; a running job holds still meanwhile");
+  command->add_option("job", flags->job, "The job's name or TOML file")->required();
+  command->add_option("--out", flags->out, "The file to write")->required();
+  command->add_option("--dtype", flags->dtype, "f32 (exact) or bf16 (rounded to nearest even)")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--timeout-s", flags->timeout_s, "How long to wait for a step boundary")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->callback([=] { *chosen = [flags] { return export_command(*flags); }; });
+}
+
+}  // namespace optlease

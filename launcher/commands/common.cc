@@ -1,0 +1,46 @@
+// What the commands share.
+#include <cstdio>
+
+#include "launcher/commands/commands.h"
+#include "launcher/config_file.h"
+#include "shm/job_lock.h"
+
+namespace optlease {
+
+ExitCode complain(const char* command, const std::string& text, ExitCode code) {
+  std::fprintf(stderr, "optlease %s: %s\n", command, text.c_str());
+  return code;
+}
+
+ExitCode complain(const char* command, const Status& status) {
+  return complain(command, status.message(), exit_code_for(status));
+}
+
+Result<std::string> job_named(const std::string& name_or_path) {
+  if (name_or_path.find('/') == std::string::npos && !name_or_path.ends_with(".toml")) {
+    const std::string why = why_invalid_job_name(name_or_path);
+    if (why.empty()) return name_or_path;
+    return Status(StatusCode::kInvalidArgument, "\"" + name_or_path + "\" is no job name: " + why);
+  }
+  auto config = load_config(name_or_path);
+  if (!config) return config.status();
+  return config.value().config.job_name;
+}
+
+Result<RunDirectory> run_of(const std::string& name_or_path) {
+  auto name = job_named(name_or_path);
+  if (!name) return name.status();
+  return RunDirectory::of(name.value());
+}
+
+LeftoverPlaces leftover_places() { return {segment_prefix(), run_root()}; }
+
+Status check_live(const RunDirectory& run) {
+  auto state = JobLock::try_probe(run.lock_segment());
+  if (!state) return state.status();
+  if (state.value() == JobLock::State::kHeld) return Status::ok();
+  return {StatusCode::kNotFound,
+          "job " + run.job_name() + " does not run; `optlease status` lists this user's jobs"};
+}
+
+}  // namespace optlease

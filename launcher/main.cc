@@ -1,0 +1,60 @@
+// optlease: the launcher and its tools. Arguments only; each command is in commands/.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "actors/runtime/exit_code.h"
+#include "launcher/commands/commands.h"
+
+namespace {
+
+using optlease::ExitCode;
+
+std::string exit_code_footer() {
+  std::string text = "Exit codes:\n";
+  for (const ExitCode code : optlease::all_exit_codes()) {
+    text += optlease::format("  %2d  %-18s %s\n", static_cast<int>(code), name_of(code),
+                             meaning_of(code));
+  }
+  return text;
+}
+
+ExitCode run(int argc, char** argv) {
+  CLI::App app("Optimizer state that outlives the processes that compute with it", "optlease");
+  app.set_version_flag("--version", "optlease " OPTLEASE_VERSION);
+  app.require_subcommand(1);
+  app.footer(exit_code_footer());
+  optlease::Command chosen;
+  optlease::add_run_command(app, &chosen);
+  optlease::add_plan_command(app, &chosen);
+  optlease::add_status_command(app, &chosen);
+  optlease::add_monitor_command(app, &chosen);
+  optlease::add_restart_command(app, &chosen);
+  optlease::add_stop_command(app, &chosen);
+  optlease::add_clean_command(app, &chosen);
+  optlease::add_digest_command(app, &chosen);
+  optlease::add_export_command(app, &chosen);
+  optlease::add_selftest_command(app, &chosen);
+  optlease::add_compare_command(app, &chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    app.exit(asked);
+    return ExitCode::kOk;
+  } catch (const CLI::Error& error) {
+    std::fprintf(stderr, "optlease: %s; see optlease --help\n", error.what());
+    return ExitCode::kUsage;
+  }
+  return chosen();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return static_cast<int>(run(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "optlease: %s\n", error.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}

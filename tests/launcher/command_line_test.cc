@@ -1,0 +1,133 @@
+// The real program: its help, its refusals and its exit codes, where no job runs.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "launcher/process.h"
+#include "tests/support/temp_directory.h"
+
+namespace optlease {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+class CommandLine : public testing::Test {
+ protected:
+  Outcome run(std::vector<std::string> words) {
+    const std::string log = directory_.path() + "/output";
+    unlink(log.c_str());
+    SpawnRequest request;
+    request.argv = {OPTLEASE_BIN_DIR "/optlease"};
+    request.argv.insert(request.argv.end(), words.begin(), words.end());
+    request.environment = {"XDG_RUNTIME_DIR=" + directory_.path()};
+    request.log_file = log;
+    auto child = spawn(request);
+    EXPECT_TRUE(child.is_ok()) << child.status().text();
+    if (!child) return {};
+    const auto exit = child.value().reap_within(120000);
+    EXPECT_TRUE(exit.has_value());
+    std::stringstream text;
+    text << std::ifstream(log).rdbuf();
+    if (!exit || exit->by_signal) return {-1, text.str()};
+    return {exit->code, text.str()};
+  }
+  const testing_support::TempDirectory directory_;
+};
+
+TEST_F(CommandLine, EveryCommandExplainsItself) {
+  for (const char* command : {"run", "plan", "status", "monitor", "restart", "stop", "clean",
+                              "digest", "export", "selftest"}) {
+    const Outcome help = run({command, "--help"});
+    EXPECT_EQ(help.code, 0) << command;
+    EXPECT_NE(help.output.find("Usage"), std::string::npos) << command << ": " << help.output;
+  }
+}
+
+TEST_F(CommandLine, HelpListsTheExitCodesAndVersionIsOneLine) {
+  EXPECT_NE(run({"--help"}).output.find("crash_loop"), std::string::npos);
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.output.find("optlease "), 0u) << version.output;
+}
+
+TEST_F(CommandLine, WrongUsageIsCodeTwo) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{},
+        {"dance"},
+        {"run"},
+        {"restart", "job"},
+        {"restart", "job", "--rank", "-1"},
+        {"run", "x.toml", "--resume", "--fresh"},
+        {"export", "job"},
+        {"export", "job", "--out", "x", "--dtype", "f64"}}) {
+    EXPECT_EQ(run(words).code, 2) << (words.empty() ? "(none)" : words[0]);
+  }
+}
+
+TEST_F(CommandLine, ToolsSayWhenAJobDoesNotRun) {
+  const std::string job = "no-such-job-" + std::to_string(getpid());
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"status", job}, {"stop", job}, {"restart", job, "--rank", "0"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 16) << words[0] << ": " << outcome.output;
+    EXPECT_NE(outcome.output.find(job), std::string::npos);
+  }
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"digest", job}, {"export", job, "--out", "/dev/null"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_NE(outcome.code, 0) << words[0];
+    EXPECT_NE(outcome.output.find(words[0]), std::string::npos) << outcome.output;
+  }
+}
+
+TEST_F(CommandLine, BadJobNamesAreRefusedInWords) {
+  const Outcome outcome = run({"status", "no job name"});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_NE(outcome.output.find("no job name"), std::string::npos);
+}
+
+TEST_F(CommandLine, AMissingOrWrongConfigurationIsRefusedBeforeAnythingStarts) {
+  EXPECT_NE(run({"run", directory_.path() + "/absent.toml"}).code, 0);
+  const std::string path = directory_.path() + "/wrong.toml";
+  std::ofstream(path) << "[job]\nname = \"x\"\nunknown_key = 1\n";
+  const Outcome outcome = run({"run", path});
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_NE(outcome.output.find("unknown_key"), std::string::npos);
+  EXPECT_EQ(run({"plan", path}).code, 3);
+}
+
+TEST_F(CommandLine, StatusListsJobsAsJson) {
+  const Outcome outcome = run({"status", "--json"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(nlohmann::json::parse(outcome.output)["jobs"].is_array());
+}
+
+TEST_F(CommandLine, SelftestComparesTheGoldenVectors) {
+  const Outcome outcome =
+      run({"selftest", "--golden", OPTLEASE_SOURCE_DIR "/tests/data/golden", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  const auto out = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(out["status"], "passed");
+  EXPECT_GE(out["results"].size(), 7u);
+}
+
+TEST_F(CommandLine, SelftestFailsForAFileThatIsNone) {
+  const std::string path = directory_.path() + "/broken.safetensors";
+  std::ofstream(path) << "not a tensor file";
+  EXPECT_EQ(run({"selftest", "--golden", path}).code, 1);
+  EXPECT_NE(run({"selftest", "--golden", directory_.path() + "/absent"}).code, 0);
+}
+
+TEST_F(CommandLine, CleanDryRunChangesNothing) {
+  EXPECT_EQ(run({"clean", "--dry-run", "no-such-job"}).code, 0);
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,55 @@
+#include "launcher/compare_reports.h"
+
+#include <gtest/gtest.h>
+
+namespace optlease {
+namespace {
+
+std::string report(const std::string& digest, double last_loss, const std::string& deaths = "[]") {
+  return R"({"status": "passed", "loss_curve": [{"step": 1, "loss": 5.5}, {"step": 2, "loss": )" +
+         std::to_string(last_loss) + R"(}], "restarts": )" + deaths + R"(, "state_digest": )" +
+         (digest.empty() ? "null" : "\"" + digest + "\"") + "}";
+}
+
+TEST(CompareReports, FindsEqualStatesAndCurves) {
+  const auto result = compare_reports("a", report("ab12", 4.5), "b", report("ab12", 4.5));
+  ASSERT_TRUE(result.is_ok()) << result.status().text();
+  EXPECT_TRUE(result.value().same_state);
+  EXPECT_TRUE(result.value().both_passed);
+  EXPECT_NE(result.value().text.find("All 2 losses are equal"), std::string::npos);
+}
+
+TEST(CompareReports, SaysWhenStatesOrCurvesDiffer) {
+  const auto result = compare_reports("a", report("ab12", 4.5), "b", report("ab13", 4.25));
+  ASSERT_TRUE(result.is_ok());
+  EXPECT_FALSE(result.value().same_state);
+  EXPECT_NE(result.value().text.find("DIFFER"), std::string::npos);
+  EXPECT_NE(result.value().text.find("curves differ"), std::string::npos);
+}
+
+TEST(CompareReports, TwoMissingDigestsAreNotEqual) {
+  const auto result = compare_reports("a", report("", 4.5), "b", report("", 4.5));
+  ASSERT_TRUE(result.is_ok());
+  EXPECT_FALSE(result.value().same_state);
+}
+
+TEST(CompareReports, NamesWhoDiedAndHowLongItTook) {
+  const std::string deaths =
+      R"([{"role": "gpu_actor", "rank": 1, "cause": "rehearsal", "step_committed": 24,
+           "restart_seconds": 0.05, "recovery_seconds": 0.25},
+          {"role": "host_store", "rank": 0, "cause": "signal", "step_committed": 49,
+           "restart_seconds": null, "recovery_seconds": null}])";
+  const auto result = compare_reports("a", report("ab", 4.5), "b", report("ab", 4.5, deaths));
+  ASSERT_TRUE(result.is_ok());
+  EXPECT_NE(result.value().text.find("gpu_actor 1"), std::string::npos);
+  EXPECT_NE(result.value().text.find("0.250 s"), std::string::npos);
+  EXPECT_NE(result.value().text.find("not seen"), std::string::npos);
+}
+
+TEST(CompareReports, RefusesWhatIsNoReport) {
+  EXPECT_EQ(compare_reports("a", "{}", "b", report("ab", 1)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(compare_reports("a", "not json", "b", "").status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace optlease

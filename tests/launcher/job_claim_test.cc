@@ -1,0 +1,244 @@
+#include "launcher/job_claim.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "actors/tensor_files/safetensors.h"
+#include "kernels/checksum.h"
+#include "launcher/job_state.h"
+#include "shm/chunk_store.h"
+#include "tests/support/temp_directory.h"
+
+namespace optlease {
+namespace {
+
+class JobClaimTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(setenv("XDG_RUNTIME_DIR", directory_.path().c_str(), 1), 0);
+    plan_.segment.job_name = "claim-" + std::to_string(getpid());
+    plan_.segment.world_size = 2;
+    SpaceSpec space;
+    space.name = "dense";
+    space.members = {Rank(0), Rank(1)};
+    for (const char* name : {"a", "b"}) {
+      TensorSpec tensor;
+      tensor.name = name;
+      tensor.shape = {100, 10};
+      space.tensors.push_back(tensor);
+    }
+    plan_.segment.spaces = {space};
+    plan_.steps = 3;
+    plan_.optimizer.groups = {GroupParams{1e-3, 0.9, 0.99, 1e-8, 0, 1, 0}};
+    plan_.model.init = {{TensorInit{}, TensorInit{}}};
+    ASSERT_TRUE(lay_out(&plan_.segment, 4096).is_ok());
+    auto run = RunDirectory::of(plan_.segment.job_name);
+    ASSERT_TRUE(run.is_ok());
+    run_.emplace(run.value());
+  }
+  void TearDown() override {
+    for (const std::string& name : segments_of_job(*run_)) Segment::unlink(name);
+    unsetenv("XDG_RUNTIME_DIR");
+  }
+
+  SegmentNames names() const {
+    return {run_->control_segment(), {run_->arena_segment(Rank(0)), run_->arena_segment(Rank(1))}};
+  }
+  // A whole state at `step`: main[i] = i, the moments zero.
+  void make_state(Step step) {
+    auto made = ChunkStore::create(plan_.segment, names());
+    ASSERT_TRUE(made.is_ok()) << made.status().text();
+    ChunkStore& store = made.value();
+    for (uint32_t r = 0; r < 2; ++r) write_rank(store, Rank(r), step);
+    store.set_step_committed(step);
+    store.set_incarnation(Rank(1), Incarnation(5));
+  }
+  void write_rank(ChunkStore& store, Rank rank, Step step) {
+    auto arena = Segment::open(run_->arena_segment(rank), Segment::Access::kReadWrite);
+    ASSERT_TRUE(arena.is_ok());
+    const auto chunks = store.view().chunks(rank);
+    for (uint32_t c = 0; c < chunks.size(); ++c) {
+      char* slot = static_cast<char*>(arena.value().data()) + kArenaSlotsOffset +
+                   c * store.view().rank(rank).slot_bytes;
+      for (uint64_t i = 0; i < chunks[c].elements; ++i) {
+        reinterpret_cast<float*>(slot)[i] = static_cast<float>(chunks[c].first_element + i);
+      }
+      const SlotEntry entry{c, 0, checksum_chunk(slot, chunks[c].elements)};
+      store.commit(rank, ChunkIndex(c), step, {&entry, 1});
+    }
+  }
+
+  const testing_support::TempDirectory directory_;
+  JobPlan plan_;
+  std::optional<RunDirectory> run_;
+};
+
+TEST_F(JobClaimTest, ANewJobGetsItsLockAndItsPlanFile) {
+  ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
+  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
+  EXPECT_FALSE(outcome.claim->resumed);
+  const auto plan = read_job_plan(run_->job_file());
+  ASSERT_TRUE(plan.is_ok()) << plan.status().text();
+  EXPECT_EQ(layout_hash(plan.value().segment), layout_hash(plan_.segment));
+}
+
+TEST_F(JobClaimTest, ARunningJobIsNotClaimedTwice) {
+  const ClaimOutcome first = claim_job(plan_, StartMode::kNew);
+  ASSERT_TRUE(first.claim.has_value());
+  for (const StartMode mode : {StartMode::kNew, StartMode::kResume, StartMode::kFresh}) {
+    const ClaimOutcome second = claim_job(plan_, mode);
+    ASSERT_FALSE(second.claim.has_value());
+    EXPECT_EQ(second.failure.code, ExitCode::kAlreadyRunning);
+  }
+  EXPECT_TRUE(std::filesystem::exists(run_->job_file())) << "the first job's file is untouched";
+}
+
+TEST_F(JobClaimTest, AValidStateIsRefusedWithTheThreeChoices) {
+  make_state(7);
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
+  ASSERT_FALSE(outcome.claim.has_value());
+  EXPECT_EQ(outcome.failure.code, ExitCode::kStateExists);
+  for (const char* word : {"step 7", "--resume", "--fresh", "optlease clean"}) {
+    EXPECT_NE(outcome.failure.text.find(word), std::string::npos) << word;
+  }
+  EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, ResumeFindsStepAndIncarnations) {
+  make_state(7);
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
+  EXPECT_TRUE(outcome.claim->resumed);
+  EXPECT_EQ(outcome.claim->step_committed, 7);
+  EXPECT_EQ(outcome.claim->last_incarnation, (std::vector<uint64_t>{0, 5}));
+  EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, ResumeWithoutStateIsRefusedAndLeavesNothing) {
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+  ASSERT_FALSE(outcome.claim.has_value());
+  EXPECT_EQ(outcome.failure.code, ExitCode::kStateAbsent);
+  EXPECT_TRUE(segments_of_job(*run_).empty());
+  EXPECT_FALSE(std::filesystem::exists(run_->path()));
+}
+
+TEST_F(JobClaimTest, ResumeUnderAnotherLayoutSaysWhatDiffers) {
+  make_state(7);
+  plan_.segment.window_chunks = 2;
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+  ASSERT_FALSE(outcome.claim.has_value());
+  EXPECT_EQ(outcome.failure.code, ExitCode::kBadConfiguration);
+  EXPECT_NE(outcome.failure.text.find("window_chunks was 1 and is now 2"), std::string::npos)
+      << outcome.failure.text;
+  EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, FreshRemovesTheState) {
+  make_state(7);
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kFresh);
+  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
+  EXPECT_EQ(segments_of_job(*run_), (std::vector<std::string>{run_->lock_segment()}));
+}
+
+TEST_F(JobClaimTest, RemainsWithoutAControlSegmentAreReclaimed) {
+  make_state(7);
+  Segment::unlink(run_->control_segment());
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
+  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
+  EXPECT_EQ(segments_of_job(*run_).size(), 1u);
+  ASSERT_FALSE(outcome.claim->notes.empty());
+}
+
+TEST_F(JobClaimTest, ASymlinkUnderOurNameIsLeftAlone) {
+  const std::string target = directory_.path() + "/victim";
+  const std::string path = Segment::path_of(run_->control_segment());
+  ASSERT_EQ(symlink(target.c_str(), path.c_str()), 0);
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kFresh);
+  EXPECT_FALSE(outcome.claim.has_value());
+  struct stat found {};
+  EXPECT_EQ(lstat(path.c_str(), &found), 0) << "the link was removed";
+  unlink(path.c_str());
+}
+
+TEST_F(JobClaimTest, AMachineThatIsTooSmallIsRefusedWithNumbers) {
+  plan_.segment.spaces[0].tensors[0].shape = {1ull << 42};
+  ASSERT_TRUE(lay_out(&plan_.segment, 1ull << 40).is_ok());
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
+  ASSERT_FALSE(outcome.claim.has_value());
+  EXPECT_EQ(outcome.failure.code, ExitCode::kNoResources);
+  EXPECT_NE(outcome.failure.text.find("/dev/shm"), std::string::npos);
+  EXPECT_TRUE(segments_of_job(*run_).empty());
+}
+
+TEST_F(JobClaimTest, AStepThatWasLeftHalfWayIsNotAtRest) {
+  make_state(7);
+  auto store = ChunkStore::recover(plan_.segment, names());
+  ASSERT_TRUE(store.is_ok());
+  EXPECT_TRUE(JobState::open(*run_).value().check_at_rest().is_ok());
+  store.value().commit_unchanged(Rank(0), ChunkIndex(0), 8);
+  const Status rest = JobState::open(*run_).value().check_at_rest();
+  ASSERT_FALSE(rest.is_ok());
+  EXPECT_NE(rest.message().find("step 8 was left half-way: 1 of"), std::string::npos)
+      << rest.message();
+}
+
+TEST_F(JobClaimTest, ExportWritesTheMainWeights) {
+  make_state(7);
+  const auto state = JobState::open(*run_);
+  ASSERT_TRUE(state.is_ok());
+  const std::string path = directory_.path() + "/weights.safetensors";
+  const auto go_on = [] { return Status::ok(); };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    ASSERT_TRUE(export_weights(state.value(), {path, dtype}, go_on).is_ok());
+    const auto reader = SafetensorsReader::open(path);
+    ASSERT_TRUE(reader.is_ok()) << reader.status().text();
+    const FileTensor* tensor = reader.value().find("b");
+    ASSERT_NE(tensor, nullptr);
+    EXPECT_EQ(tensor->shape, (std::vector<uint64_t>{100, 10}));
+    EXPECT_EQ(tensor->dtype, name_of(dtype));
+    if (dtype != DType::kF32) continue;
+    std::vector<float> values(tensor->elements);
+    ASSERT_TRUE(reader.value().read(*tensor, 0, tensor->bytes(), values.data()).is_ok());
+    for (uint64_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], static_cast<float>(1000 + i));
+    }
+  }
+}
+
+TEST_F(JobClaimTest, ExportThatLosesItsHoldLeavesNoFile) {
+  make_state(7);
+  const auto state = JobState::open(*run_);
+  ASSERT_TRUE(state.is_ok());
+  const std::string path = directory_.path() + "/weights.safetensors";
+  int calls = 0;
+  const auto lose = [&] {
+    return ++calls < 3 ? Status::ok() : Status(StatusCode::kPeerLost, "lost");
+  };
+  EXPECT_FALSE(export_weights(state.value(), {path, DType::kF32}, lose).is_ok());
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    files += entry.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(files, 0u);
+}
+
+TEST_F(JobClaimTest, ACorruptChunkIsNamed) {
+  make_state(7);
+  {
+    auto arena = Segment::open(run_->arena_segment(Rank(1)), Segment::Access::kReadWrite);
+    ASSERT_TRUE(arena.is_ok());
+    static_cast<char*>(arena.value().data())[kArenaSlotsOffset + 5] ^= 1;
+  }
+  const auto state = JobState::open(*run_);
+  ASSERT_TRUE(state.is_ok());
+  const auto digest = digest_job(state.value(), [] { return Status::ok(); });
+  ASSERT_FALSE(digest.is_ok());
+  EXPECT_EQ(digest.status().code(), StatusCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,145 @@
+#include "launcher/report.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+namespace optlease {
+namespace {
+
+using nlohmann::json;
+
+RunReport good() {
+  RunReport report;
+  report.job = "j";
+  report.device = "cpu";
+  report.world_size = 1;
+  report.ending = Ending::kCompleted;
+  report.exit_code = ExitCode::kOk;
+  report.steps_wanted = 5;
+  report.steps_committed = 5;
+  report.planned_memory_bytes = 1000;
+  report.planned_shm_bytes = 500;
+  report.real_shm_bytes = 500;
+  report.state_digest = "abc";
+  RankReport rank;
+  rank.telemetry_heard = true;
+  rank.staging_peak_bytes = 10;
+  rank.staging_budget_bytes = 10;
+  report.ranks = {rank};
+  return report;
+}
+
+bool check_of(const RunReport& report, const std::string& name) {
+  for (const ReportCheck& check : checks_of(report)) {
+    if (check.name == name) return check.passed;
+  }
+  ADD_FAILURE() << "no check " << name;
+  return false;
+}
+
+DeathRecord death(DeathCause cause, std::optional<ExitInfo> exit) {
+  DeathRecord out;
+  out.seat = {Role::kGpuActor, 0};
+  out.cause = cause;
+  out.exit = exit;
+  out.restart_ms = 20;
+  out.recovery_ms = 300;
+  return out;
+}
+
+TEST(Report, AGoodRunPasses) {
+  const json out = json::parse(to_json(good()));
+  EXPECT_EQ(out["status"], "passed");
+  for (const char* key :
+       {"job", "ranks", "world_size", "device", "steps_committed", "steps_skipped", "loss_curve",
+        "step_seconds", "restarts", "restarts_by_role", "peak_staging_bytes", "memory",
+        "state_digest", "segments", "clean_up", "rehearsals", "checks"}) {
+    EXPECT_TRUE(out.contains(key)) << key;
+  }
+}
+
+TEST(Report, EveryCheckCanFail) {
+  const auto spoiled = [](auto spoil) {
+    RunReport report = good();
+    spoil(report);
+    return report;
+  };
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.exit_code = ExitCode::kCrashLoop; }), "exit_zero"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.steps_committed = 4; }), "all_steps_committed"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.state_digest = ""; }), "digest_computed"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.ranks[0].staging_peak_bytes = 11; }),
+                        "staging_within_budget"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.ranks[0].telemetry_heard = false; }),
+                        "staging_within_budget"));
+  EXPECT_FALSE(
+      check_of(spoiled([](auto& r) { r.real_shm_bytes = 501; }), "host_bytes_within_contract"));
+  EXPECT_FALSE(
+      check_of(spoiled([](auto& r) { r.real_process_bytes = 501; }), "host_bytes_within_contract"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.segments_left = {"/x"}; }), "no_segments_left"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.unreaped = {"x"}; }), "no_processes_left"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.rehearsals_wanted = 1; }), "all_rehearsals_done"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) {
+                          r.deaths = {death(DeathCause::kOwn, ExitInfo{true, SIGSEGV})};
+                        }),
+                        "no_unexpected_restarts"));
+  EXPECT_FALSE(check_of(spoiled([](auto& r) {
+                          r.deaths = {death(DeathCause::kHeartbeat, ExitInfo{true, SIGKILL})};
+                        }),
+                        "no_unexpected_restarts"));
+}
+
+TEST(Report, WantedKillsAndKillsFromOutsideAreNoFailure) {
+  RunReport report = good();
+  report.deaths = {death(DeathCause::kRehearsal, ExitInfo{true, SIGKILL}),
+                   death(DeathCause::kRequested, ExitInfo{true, SIGKILL}),
+                   death(DeathCause::kOwn, ExitInfo{true, SIGKILL})};
+  EXPECT_TRUE(passed(checks_of(report)));
+  const json out = json::parse(to_json(report));
+  EXPECT_EQ(out["restarts"].size(), 3u);
+  EXPECT_EQ(out["restarts_by_role"]["gpu_actor"], 3);
+  EXPECT_DOUBLE_EQ(out["restarts"][0]["recovery_seconds"].get<double>(), 0.3);
+  EXPECT_EQ(out["restarts"][0]["cause"], "rehearsal");
+}
+
+TEST(Report, AKeptStateIsNoLeftover) {
+  RunReport report = good();
+  report.state_kept = true;
+  report.segments_left = {"/optlease.0.j.ctl"};
+  EXPECT_TRUE(check_of(report, "no_segments_left"));
+}
+
+TEST(Report, TrainersMayEndEarly) {
+  RunReport report = good();
+  report.has_trainers = true;
+  report.steps_committed = 3;
+  EXPECT_TRUE(check_of(report, "all_steps_committed"));
+  report.ending = Ending::kStopped;
+  EXPECT_FALSE(check_of(report, "all_steps_committed"));
+}
+
+TEST(LossCurve, TheLastLineOfAStepWinsAndRanksAreAveraged) {
+  const auto curve =
+      loss_curve_of({"{\"step\":1,\"loss\":4}\n{\"step\":2,\"loss\":9}\n"
+                     "{\"step\":2,\"loss\":3}\n{\"step\":3,\"lo",
+                     "{\"step\":1,\"loss\":2.0}\nnoise\n[1]\n{\"step\":\"x\"}\n"});
+  ASSERT_EQ(curve.size(), 2u);
+  EXPECT_EQ(curve[0].step, 1);
+  EXPECT_DOUBLE_EQ(curve[0].loss, 3.0);
+  EXPECT_EQ(curve[0].ranks, 2u);
+  EXPECT_DOUBLE_EQ(curve[1].loss, 3.0);
+  EXPECT_EQ(curve[1].ranks, 1u);
+}
+
+TEST(Report, NumbersThatAreNoneBecomeNull) {
+  RunReport report = good();
+  report.ranks[0].grad_norm = std::nan("");
+  report.loss_curve = {{1, std::nan(""), 1}};
+  const json out = json::parse(to_json(report));
+  EXPECT_TRUE(out["ranks"][0]["grad_norm"].is_null());
+  EXPECT_TRUE(out["loss_curve"][0]["loss"].is_null());
+}
+
+}  // namespace
+}  // namespace optlease

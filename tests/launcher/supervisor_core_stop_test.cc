@@ -1,0 +1,136 @@
+// How a job completes, stops and ends.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/launcher/supervisor_core_job.h"
+
+namespace optlease {
+namespace {
+
+TEST(SupervisorCore, CompletesWhenTheLastStepIsCommitted) {
+  CoreJob job(CoreJob::options(1, false, 5));
+  job.start_all();
+  job.answer(4);
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+  job.answer(5);
+  EXPECT_EQ(job.core().ending(), Ending::kCompleted);
+  ASSERT_TRUE(job.asked(Kind::kStopStore));
+  job.die(actor(0), {false, 0});
+  job.die(kStore, {false, 0});
+  job.advance_ms(1);
+  EXPECT_TRUE(job.core().finished());
+  EXPECT_EQ(job.count(Kind::kDied, actor(0)), 0u) << "an ordered end is no death";
+}
+
+TEST(SupervisorCore, CompletesWhenEveryTrainerEndedWellAndNoStepIsOpen) {
+  CoreJob job(CoreJob::options(2, true, 10));
+  job.start_all();
+  job.reap(trainer(0), 1, {false, 0});
+  job.answer(7, 8);
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+  job.reap(trainer(1), 1, {false, 0});
+  job.answer(7, 8);
+  EXPECT_EQ(job.core().ending(), Ending::kNone) << "step 8 is open";
+  job.answer(8);
+  EXPECT_EQ(job.core().ending(), Ending::kCompleted);
+}
+
+TEST(SupervisorCore, DoesNotCompleteATrainerJobWhileATrainerRuns) {
+  CoreJob job(CoreJob::options(2, true, 10));
+  job.start_all();
+  job.reap(trainer(0), 1, {false, 0});
+  job.answer(10);
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+}
+
+TEST(SupervisorCore, RestartsATrainerThatFailed) {
+  CoreJob job(CoreJob::options(1, true));
+  job.start_all();
+  job.reap(trainer(0), 1, {false, 3});
+  job.advance_ms(20);
+  EXPECT_EQ(job.core().life(trainer(0)), 2u);
+}
+
+TEST(SupervisorCore, StopsTrainersBeforeActors) {
+  CoreJob job(CoreJob::options(1, true));
+  job.start_all();
+  job.core().stop(Ending::kStopped, "asked to", job.now());
+  job.take();
+  EXPECT_EQ(job.count(Kind::kTerminate, trainer(0)), 1u);
+  job.advance_ms(50);
+  EXPECT_FALSE(job.asked(Kind::kStopStore));
+  job.reap(trainer(0), 1, {true, SIGTERM});
+  job.advance_ms(1);
+  EXPECT_TRUE(job.asked(Kind::kStopStore));
+  EXPECT_EQ(job.core().life(trainer(0)), 1u) << "nothing is restarted while the job stops";
+}
+
+TEST(SupervisorCore, KillsWhatDoesNotStopInTimeAndReportsWhatCannotBeKilled) {
+  CoreJob job(CoreJob::options(1, true));
+  job.start_all();
+  job.core().stop(Ending::kStopped, "asked to", job.now());
+  for (int i = 0; i < 4; ++i) job.advance_ms(100);
+  EXPECT_EQ(job.count(Kind::kKill, trainer(0)), 1u);
+  job.reap(trainer(0), 1);
+  for (int i = 0; i < 8; ++i) job.advance_ms(100);
+  EXPECT_EQ(job.count(Kind::kKill, actor(0)), 1u);
+  EXPECT_EQ(job.count(Kind::kKill, kStore), 1u);
+  job.die(kStore);
+  EXPECT_FALSE(job.core().finished());
+  for (int i = 0; i < 5; ++i) job.advance_ms(100);
+  EXPECT_TRUE(job.core().finished());
+  ASSERT_EQ(job.core().unreaped().size(), 1u);
+  EXPECT_NE(job.core().unreaped()[0].find("gpu_actor 0"), std::string::npos);
+}
+
+TEST(SupervisorCore, HurryKillsEverything) {
+  CoreJob job(CoreJob::options(2, true));
+  job.start_all();
+  job.core().hurry(job.now());
+  job.take();
+  for (const Seat seat : job.core().seats()) EXPECT_EQ(job.count(Kind::kKill, seat), 1u);
+}
+
+TEST(SupervisorCore, AnExitThatNoRestartMendsEndsTheJob) {
+  CoreJob job(CoreJob::options(1, false));
+  job.reap(kStore, 1, {false, 4}, true);
+  EXPECT_EQ(job.core().ending(), Ending::kFatalExit);
+  EXPECT_NE(job.core().ending_text().find("exit code 4"), std::string::npos);
+  job.advance_ms(1);
+  EXPECT_TRUE(job.core().finished());
+}
+
+TEST(SupervisorCore, AProgramThatCannotStartEndsTheJob) {
+  CoreJob job(CoreJob::options(1, false));
+  job.core().spawn_failed(kStore, 1, "it is not there", job.now());
+  EXPECT_EQ(job.core().ending(), Ending::kSpawnFailed);
+  job.advance_ms(1);
+  EXPECT_TRUE(job.core().finished());
+}
+
+TEST(SupervisorCore, IgnoresEventsOfUnknownLives) {
+  CoreJob job(CoreJob::options(1, false));
+  job.start_all();
+  job.forget();
+  job.core().lifeline_closed(actor(0), 9, job.now());
+  job.core().reaped(actor(0), 9, {true, 9}, false, job.now());
+  job.core().reaped(trainer(0), 1, {true, 9}, false, job.now());
+  job.take();
+  EXPECT_TRUE(job.actions().empty());
+}
+
+TEST(SupervisorCore, AClosedLifelineOfALivingProcessIsHelpedAlong) {
+  CoreJob job(CoreJob::options(1, false));
+  job.start_all();
+  job.close(actor(0));
+  job.forget();
+  for (int i = 0; i < 30; ++i) {
+    job.advance_ms(100);
+    job.answer(0);
+  }
+  const size_t kill = job.position(Kind::kKill, actor(0), 1);
+  EXPECT_NE(kill, SIZE_MAX);
+}
+
+}  // namespace
+}  // namespace optlease

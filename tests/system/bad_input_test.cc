@@ -1,0 +1,154 @@
+// What must be refused in words, with the job untouched: wrong configurations, too little memory,
+// paths that do not fit, strangers on the sockets.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "actors/runtime/exit_code.h"
+#include "tests/support/system_job.h"
+
+namespace optlease {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(BadInput, AWrongConfigurationNamesFileLineAndColumnAndStartsNothing) {
+  SystemJob job("config");
+  const std::string path = job.directory() + "/wrong.toml";
+  std::ofstream(path) << "[job]\nname = \"" << job.name() << "\"\nsteps = -4\n[offload]\nchunk_size = 3\n";
+  const CommandResult result = job.command({"run", path});
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kBadConfiguration)) << result.output;
+  EXPECT_NE(result.output.find("wrong.toml:3:"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("wrong.toml:5:"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("chunk_size_mb"), std::string::npos) << "no hint: " << result.output;
+  EXPECT_TRUE(job.segments().empty());
+}
+
+TEST(BadInput, MoreStateThanSharedMemoryIsRefusedWithNumbersBeforeAnythingStarts) {
+  SystemJob job("memory");
+  job.use("synthetic.toml", {"model.elements=400000000000"});
+  job.start();
+  const CommandResult result = job.wait(20);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kNoResources)) << result.output;
+  EXPECT_NE(result.output.find("/dev/shm"), std::string::npos) << result.output;
+  EXPECT_TRUE(job.segments().empty());
+}
+
+TEST(BadInput, ARunDirectoryWhoseSocketPathsDoNotFitIsRefused) {
+  SystemJob job("path");
+  const std::string deep = job.directory() + "/" + std::string(90, 'd');
+  fs::create_directories(deep);
+  const std::string command = "XDG_RUNTIME_DIR=" + deep + " " + OPTLEASE_BIN_DIR + "/optlease run " +
+                              OPTLEASE_SOURCE_DIR + "/configs/synthetic.toml > " + job.directory() + "/out.log 2>&1";
+  EXPECT_NE(std::system(command.c_str()), 0);
+  std::ifstream in(job.directory() + "/out.log");
+  const std::string output((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_NE(output.find("107"), std::string::npos) << output;
+}
+
+TEST(BadInput, AForeignSegmentUnderOurNameIsRefusedAndKept) {
+  SystemJob job("foreign");
+  const std::string path = "/dev/shm/optlease." + std::to_string(getuid()) + "." + job.name() + ".ctl";
+  std::ofstream(path) << "somebody else's bytes";
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  job.use("synthetic.toml", {"job.steps=2", "model.elements=1000"});
+  job.start({"--resume"});
+  const CommandResult result = job.wait(30);
+  EXPECT_NE(result.exit_code, 0);
+  std::ifstream in(path);
+  const std::string kept((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_EQ(kept, "somebody else's bytes") << result.output;
+  fs::remove(path);
+}
+
+// Random bytes, huge lengths and silence on each socket of a running job.
+TEST(BadInput, StrangersOnEverySocketStopNothing) {
+  SystemJob job("strangers");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=60000", "offload.chunk_size_mb=0.0625"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  std::mt19937 random(20261129);
+  int sockets = 0;
+  std::vector<int> silent;
+  for (int round = 0; round < 20; ++round) {
+    for (const auto& entry : fs::recursive_directory_iterator(job.directory())) {
+      if (!entry.is_socket()) continue;
+      ++sockets;
+      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      std::strncpy(address.sun_path, entry.path().c_str(), sizeof address.sun_path - 1);
+      if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        close(fd);
+        continue;
+      }
+      std::string bytes(1 + random() % 5000, '\0');
+      for (char& byte : bytes) byte = static_cast<char>(random());
+      // A ZMTP greeting followed by a frame that claims to be 2^62 bytes long.
+      if (round % 3 == 1) bytes = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3", 11) + std::string(53, '\0') + "\2\x40\0\0\0\0\0\0\0" + bytes;
+      [[maybe_unused]] const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (round % 4 == 0 && silent.size() < 64) {
+        silent.push_back(fd);
+      } else {
+        close(fd);
+      }
+    }
+  }
+  EXPECT_GE(sockets, 8 * 20) << "store, launcher, vault and three of each actor";
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 10));
+  for (int fd : silent) close(fd);
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  const CommandResult result = job.wait(30);
+  const Json report = job.report();
+  EXPECT_TRUE(report["restarts"].empty()) << report["restarts"].dump(1) << result.output;
+}
+
+// An actor that is stopped past its lease and goes on: its late commit is refused, nothing is lost.
+TEST(BadInput, AnActorStoppedPastItsLeaseHurtsNothing) {
+  const std::vector<std::string> overrides = {"job.steps=150", "model.elements=60000", "offload.chunk_size_mb=0.0625",
+                                              "restart.lease_ms=100"};
+  SystemJob undisturbed("lease-oracle");
+  undisturbed.use("synthetic.toml", overrides);
+  const Json oracle = undisturbed.run();
+  SystemJob job("lease");
+  job.use("synthetic.toml", overrides);
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(5));
+  for (int i = 0; i < 6 && job.launcher_alive(); ++i) {
+    const pid_t actor = job.pid_of("gpu_actor", i % 2);
+    if (actor <= 0) break;
+    kill(actor, SIGSTOP);
+    poll(nullptr, 0, 300);
+    kill(actor, SIGCONT);
+    poll(nullptr, 0, 20);
+  }
+  EXPECT_EQ(job.wait(60).exit_code, 0);
+  EXPECT_EQ(job.report()["state_digest"], oracle["state_digest"]);
+}
+
+// An actor that never comes back is killed and replaced.
+TEST(BadInput, AnActorThatHangsIsReplaced) {
+  SystemJob job("hang");
+  job.use("synthetic.toml", {"job.steps=200", "model.elements=60000", "restart.heartbeat_timeout_s=1"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(5));
+  const pid_t actor = job.pid_of("gpu_actor", 0);
+  ASSERT_GT(actor, 0);
+  kill(actor, SIGSTOP);
+  EXPECT_EQ(job.wait(60).exit_code, 0);
+  const Json report = job.report();
+  ASSERT_EQ(report["restarts"].size(), 1u) << report["restarts"].dump(1);
+  EXPECT_EQ(report["steps_committed"], 200);
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,163 @@
+// The commands on a live job: status, restart, digest, export, monitor, stop, clean, selftest.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "actors/runtime/exit_code.h"
+#include "tests/support/system_job.h"
+
+namespace optlease {
+namespace {
+
+const std::vector<std::string> kLongJob = {"job.steps=100000", "model.elements=60000", "offload.chunk_size_mb=0.0625"};
+
+// A job that runs until it is stopped.
+class LiveJob : public testing::Test {
+ protected:
+  void SetUp() override {
+    job.use("synthetic.toml", kLongJob);
+    job.start();
+    ASSERT_TRUE(job.wait_for_step(3));
+  }
+  void TearDown() override {
+    if (!job.launcher_alive()) return;
+    const CommandResult stopped = job.command({"stop", "{job}"});
+    EXPECT_EQ(stopped.exit_code, 0) << stopped.output;
+    job.wait(30);
+  }
+  SystemJob job{"live"};
+};
+
+TEST_F(LiveJob, StatusListsEveryProcess) {
+  const Json status = job.status();
+  std::multiset<std::string> roles;
+  for (const Json& process : status["processes"]) {
+    roles.insert(process["role"].get<std::string>());
+    EXPECT_GT(process["pid"].get<int>(), 0);
+    EXPECT_TRUE(process.contains("incarnation") && process.contains("state") && process.contains("rank"));
+  }
+  EXPECT_EQ(roles, (std::multiset<std::string>{"gpu_actor", "gpu_actor", "host_store", "launcher"}));
+}
+
+TEST_F(LiveJob, RestartReplacesTheActorAndTheJobGoesOn) {
+  const pid_t before = job.pid_of("gpu_actor", 1);
+  const CommandResult restarted = job.command({"restart", "{job}", "--rank", "1"});
+  EXPECT_EQ(restarted.exit_code, 0) << restarted.output;
+  const pid_t after = job.pid_of("gpu_actor", 1);
+  EXPECT_NE(after, before);
+  EXPECT_GT(after, 0);
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+  EXPECT_NE(job.command({"restart", "{job}", "--rank", "7"}).exit_code, 0);
+}
+
+TEST_F(LiveJob, DigestAndExportReadACommittedStepAndLetTheJobGoOn) {
+  const CommandResult digest = job.command({"digest", "{job}", "--json"});
+  ASSERT_EQ(digest.exit_code, 0) << digest.output;
+  EXPECT_TRUE(Json::parse(digest.output)["state_digest"].is_string());
+  const std::string file = job.directory() + "/weights.safetensors";
+  const CommandResult exported = job.command({"export", "{job}", "--out", file});
+  EXPECT_EQ(exported.exit_code, 0) << exported.output;
+  EXPECT_GT(std::filesystem::file_size(file), 60000u * 4u);
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3)) << "the hold was not released";
+}
+
+TEST_F(LiveJob, AToolThatDiesInItsHoldStopsTheJobOnlyForAWhile) {
+  for (int i = 0; i < 3; ++i) {
+    const CommandResult killed = job.command({"digest", "{job}"}, 0);  // past its deadline at once
+    EXPECT_TRUE(killed.timed_out || killed.exit_code == 0);
+  }
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3, 90));
+}
+
+TEST_F(LiveJob, MonitorShowsEveryRankOnceAndAsJson) {
+  const CommandResult once = job.command({"monitor", "{job}", "--once"});
+  EXPECT_EQ(once.exit_code, 0) << once.output;
+  const CommandResult json = job.command({"monitor", "{job}", "--once", "--json"});
+  ASSERT_EQ(json.exit_code, 0) << json.output;
+  const Json document = Json::parse(json.output, nullptr, false);
+  EXPECT_FALSE(document.is_discarded()) << json.output;
+}
+
+TEST_F(LiveJob, ASecondRunOfTheSameNameIsRefusedAndDisturbsNothing) {
+  const CommandResult second = job.command(
+      {"run", std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml", "--set", "job.name=" + job.name()});
+  EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::kAlreadyRunning)) << second.output;
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+}
+
+TEST_F(LiveJob, CleanNeverTouchesALiveJob) {
+  SystemJob dead("dead");
+  dead.use("synthetic.toml", kLongJob);
+  dead.start();
+  ASSERT_TRUE(dead.wait_for_step(2));
+  kill(dead.launcher_pid(), SIGKILL);
+  dead.wait();
+  for (int i = 0; i < 500 && !dead.processes().empty(); ++i) poll(nullptr, 0, 10);
+  ASSERT_FALSE(dead.segments().empty());
+  const CommandResult dry = job.command({"clean", "--dry-run"});
+  EXPECT_NE(dry.output.find(dead.name()), std::string::npos) << dry.output;
+  EXPECT_FALSE(dead.segments().empty()) << "a dry run removed something";
+  const CommandResult clean = job.command({"clean", dead.name()});
+  EXPECT_EQ(clean.exit_code, 0) << clean.output;
+  EXPECT_TRUE(dead.segments().empty()) << clean.output;
+  EXPECT_EQ(job.segments().size(), 6u) << "control, lock, two arenas, two gradient segments";
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+}
+
+TEST(Command, PlanStartsNothingAndPrintsTheContract) {
+  SystemJob job("plan");
+  const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
+  const CommandResult plan = job.command({"plan", config, "--json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.output;
+  EXPECT_TRUE(Json::parse(plan.output).is_object());
+  EXPECT_TRUE(job.segments().empty());
+}
+
+TEST(Command, SelftestPassesOnTheGoldenVectorsAndFailsOnAlteredOnes) {
+  SystemJob job("selftest");
+  const std::string golden = std::string(OPTLEASE_SOURCE_DIR) + "/tests/data/golden";
+  const CommandResult good = job.command({"selftest", "--golden", golden, "--json"}, 60);
+  EXPECT_EQ(good.exit_code, 0) << good.output;
+  const std::string altered = job.directory() + "/adamw_fp32.safetensors";
+  std::filesystem::copy_file(golden + "/adamw_fp32.safetensors", altered);
+  std::fstream file(altered, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(altered)) - 5);
+  file.put('\x7f');
+  file.close();
+  EXPECT_NE(job.command({"selftest", "--golden", altered}).exit_code, 0);
+}
+
+TEST(Command, EveryCommandHasHelp) {
+  SystemJob job("help");
+  EXPECT_EQ(job.command({"--help"}).exit_code, 0);
+  for (const char* name : {"run", "plan", "status", "monitor", "restart", "stop", "clean", "digest", "export", "selftest", "compare"}) {
+    const CommandResult help = job.command({name, "--help"});
+    EXPECT_EQ(help.exit_code, 0) << name;
+    EXPECT_GT(help.output.size(), 40u) << name;
+  }
+}
+
+TEST(Command, AJobThatDoesNotRunIsSaidSo) {
+  SystemJob job("nobody");
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"status", "nobody-runs-this"}, {"stop", "nobody-runs-this"},
+        {"restart", "nobody-runs-this", "--rank", "0"}, {"monitor", "nobody-runs-this", "--once"},
+        {"digest", "nobody-runs-this"}, {"export", "nobody-runs-this", "--out", "/dev/null"}}) {
+    const CommandResult result = job.command(args);
+    EXPECT_NE(result.exit_code, 0) << args[0];
+    EXPECT_FALSE(result.timed_out) << args[0];
+    EXPECT_FALSE(result.output.empty()) << args[0];
+  }
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,71 @@
+// The same job gives the same bits whatever the placement: chunks, windows, staging buffers.
+#include <gtest/gtest.h>
+
+#include "tests/support/system_job.h"
+
+namespace optlease {
+namespace {
+
+std::string digest_with(const std::string& config, std::vector<std::string> overrides) {
+  SystemJob job("shape");
+  job.use(config, std::move(overrides));
+  const Json report = job.run();
+  EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
+  return report["state_digest"].is_string() ? report["state_digest"].get<std::string>() : "none";
+}
+
+TEST(Shape, ChunkWindowAndStagingSizesChangeNoBit) {
+  const std::vector<std::string> base = {"job.steps=6", "model.elements=100003"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return digest_with("synthetic.toml", more);
+  };
+  const std::string one_chunk = with({"offload.chunk_size_mb=0", "offload.staging_buffers=1"});
+  EXPECT_NE(one_chunk, "none");
+  EXPECT_EQ(with({"offload.chunk_size_mb=0.125"}), one_chunk);
+  EXPECT_EQ(with({"offload.chunk_size_mb=0.125", "offload.window_chunks=3", "offload.staging_buffers=2"}), one_chunk);
+  EXPECT_EQ(with({"offload.chunk_size_mb=0.03", "offload.window_chunks=7", "offload.prefetch_windows=4"}), one_chunk);
+  EXPECT_EQ(with({"offload.chunk_size_mb=512", "offload.prefetch_windows=1"}), one_chunk);
+}
+
+TEST(Shape, ChunkSizeChangesNoBitOfAJobWithExperts) {
+  const std::string small = digest_with("moe.toml", {"job.steps=5", "offload.chunk_size_mb=0.02"});
+  EXPECT_NE(small, "none");
+  EXPECT_EQ(digest_with("moe.toml", {"job.steps=5", "offload.chunk_size_mb=1"}), small);
+}
+
+TEST(Shape, MoreRanksThanElementsAndOneRankWork) {
+  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "model.elements=70", "ranks.world_size=3"}), "none");
+  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "model.elements=1", "ranks.world_size=1"}), "none");
+}
+
+TEST(Shape, ANonFiniteGradientSkipsTheStepOnEveryRankAndIsCounted) {
+  SystemJob job("skip");
+  job.use("synthetic.toml", {"job.steps=6", "model.elements=50000", "gradients.nonfinite_steps=[3]"});
+  const Json report = job.run();
+  EXPECT_EQ(report["steps_skipped"], 1);
+  EXPECT_EQ(report["steps_committed"], 6);
+  SystemJob killed("skip-killed");
+  killed.use("synthetic.toml", {"job.steps=6", "model.elements=50000", "gradients.nonfinite_steps=[3]",
+                                "offload.chunk_size_mb=0.0625"});
+  killed.rehearse("host_store", 0, 2, "between_steps", 0);
+  killed.rehearse("gpu_actor", 1, 3, "between_steps", 1);
+  const Json again = killed.run();
+  EXPECT_EQ(again["steps_skipped"], 1);
+  EXPECT_EQ(again["state_digest"], report["state_digest"]);
+}
+
+TEST(Shape, TheSegmentsStayWithinTheStatePlusFivePercentAndTheWindows) {
+  SystemJob job("memory");
+  job.use("synthetic.toml", {"job.steps=2", "model.elements=3000000", "offload.chunk_size_mb=1"});
+  const Json report = job.run();
+  for (const Json& check : report["checks"]) {
+    if (check["name"] == "host_bytes_within_contract" || check["name"] == "staging_within_budget") {
+      EXPECT_EQ(check["passed"], true) << check.dump();
+    }
+  }
+  EXPECT_GT(report["peak_staging_bytes"].get<uint64_t>(), 0u);
+}
+
+}  // namespace
+}  // namespace optlease
