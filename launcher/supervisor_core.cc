@@ -148,14 +148,16 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
     ending_text_ += "; " + last;
     ending_exit_ = info;
   }
-  if (!stopping()) ending_text_ = last;
   if (chair.life != life || (seat.role == Role::kGpuActor && !was_open)) return;
   chair.ended_well = info.clean() && chair.cause == DeathCause::kOwn;
   if (seat.role == Role::kTrainer && chair.ended_well) {
     set_state(chair, SeatState::kEnded, now_ms);
     return;
   }
+  exit_at_hand_ = last;
+  if (!stopping()) ending_exit_ = info;
   vacate(seat, now_ms);
+  exit_at_hand_.clear();
 }
 
 void SupervisorCore::vacate(Seat seat, uint64_t now_ms) {
@@ -192,7 +194,7 @@ void SupervisorCore::count_death(Seat seat, DeathCause cause, uint64_t now_ms) {
       format("%u restarts within %llu ms, one more than restart.intensity allows",
              policy_.recent(now_ms), static_cast<unsigned long long>(options_.restart.period_ms));
   text += "; the last to die was " + text_of(seat) + " (" + name_of(cause) + ")";
-  if (!ending_text_.empty()) text += "; last known exit: " + ending_text_;
+  if (!exit_at_hand_.empty()) text += "; " + exit_at_hand_;
   last_dead_ = {seat, chair.life};
   stop(Ending::kRestartIntensity, text, now_ms);
 }

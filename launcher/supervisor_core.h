@@ -180,6 +180,7 @@ class SupervisorCore {
   std::string ending_text_;
   BodyKey last_dead_;  // the death that ended the job, where one did
   ExitInfo ending_exit_;
+  std::string exit_at_hand_;  // of the death that is being counted, where it is known already
   bool store_was_up_ = false;
   bool all_were_attached_ = false;
   uint64_t answered_ms_ = 0;  // when the store answered last

@@ -100,6 +100,17 @@ TEST(SupervisorCore, AnExitThatNoRestartMendsEndsTheJob) {
   EXPECT_TRUE(job.core().finished());
 }
 
+TEST(SupervisorCore, TheFatalExitIsNotReplacedByThoseThatFollowIt) {
+  CoreJob job(CoreJob::options(2, false));
+  job.start_all();
+  job.reap(actor(1), 1, {false, 10}, true);
+  job.reap(actor(0), 1, {false, 3}, true);
+  job.reap(kStore, 1, {false, 1});
+  EXPECT_EQ(job.core().ending(), Ending::kFatalExit);
+  EXPECT_EQ(job.core().ending_seat(), actor(1));
+  EXPECT_EQ(job.core().ending_exit().code, 10);
+}
+
 TEST(SupervisorCore, AProgramThatCannotStartEndsTheJob) {
   CoreJob job(CoreJob::options(1, false));
   job.core().spawn_failed(kStore, 1, "it is not there", job.now());

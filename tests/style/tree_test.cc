@@ -37,7 +37,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-std::string relative(const fs::path& path) { return fs::relative(path, kRoot).string(); }
+std::string in_tree(const fs::path& path) { return fs::relative(path, kRoot).string(); }
 
 // The layer of a file or include path; empty for what is no layer of ours.
 std::string layer_of(const std::string& path) {
@@ -74,16 +74,16 @@ TEST(Tree, IncludesPointDown) {
   const std::regex include("^\\s*#\\s*include\\s+\"([^\"]+)\"");
   int seen = 0;
   for (const fs::path& path : code_files()) {
-    const std::string layer = layer_of(relative(path));
+    const std::string layer = layer_of(in_tree(path));
     if (layer.empty()) continue;
     for (const std::string& line : lines_of(path)) {
       std::smatch match;
       if (!std::regex_search(line, match, include)) continue;
       ++seen;
       const std::string target = layer_of(match[1].str());
-      EXPECT_FALSE(target.empty()) << relative(path) << " includes " << match[1] << ": write it from the root";
+      EXPECT_FALSE(target.empty()) << in_tree(path) << " includes " << match[1] << ": write it from the root";
       EXPECT_TRUE(target == layer || kBelow.at(layer).contains(target))
-          << relative(path) << " includes " << match[1] << ": the arrow runs up";
+          << in_tree(path) << " includes " << match[1] << ": the arrow runs up";
     }
   }
   EXPECT_GT(seen, 100) << "the test did not find the tree at " << kRoot;
@@ -92,12 +92,12 @@ TEST(Tree, IncludesPointDown) {
 TEST(Tree, TheContractNeedsOnlyTheStandardLibrary) {
   const std::regex angled("^\\s*#\\s*include\\s+<([^>]+)>");
   for (const fs::path& path : code_files()) {
-    if (layer_of(relative(path)) != "shm/contract") continue;
+    if (layer_of(in_tree(path)) != "shm/contract") continue;
     for (const std::string& line : lines_of(path)) {
       std::smatch match;
       if (!std::regex_search(line, match, angled)) continue;
       EXPECT_EQ(match[1].str().find_first_of("/."), std::string::npos)
-          << relative(path) << " includes <" << match[1] << ">";
+          << in_tree(path) << " includes <" << match[1] << ">";
     }
   }
 }
@@ -108,7 +108,7 @@ TEST(Tree, EachWrappedLibraryIsIncludedInOnePlace) {
                                                     {"gloo/", "actors/gpu_actor/gloo_"},
                                                     {"spdlog", "actors/runtime/log"}};
   for (const fs::path& path : code_files()) {
-    const std::string name = relative(path);
+    const std::string name = in_tree(path);
     if (layer_of(name).empty()) continue;
     for (const std::string& line : lines_of(path)) {
       for (const auto& [library, home] : homes) {
@@ -123,11 +123,11 @@ TEST(Tree, EachWrappedLibraryIsIncludedInOnePlace) {
 TEST(Tree, FilesHaveAtMost400LinesOf100Columns) {
   for (const fs::path& path : code_files()) {
     const auto lines = lines_of(path);
-    EXPECT_LE(lines.size(), 400u) << relative(path);
+    EXPECT_LE(lines.size(), 400u) << in_tree(path);
     for (size_t i = 0; i < lines.size(); ++i) {
       size_t columns = 0;
       for (unsigned char c : lines[i]) columns += (c & 0xc0) != 0x80 ? 1 : 0;
-      EXPECT_LE(columns, 100u) << relative(path) << ":" << i + 1;
+      EXPECT_LE(columns, 100u) << in_tree(path) << ":" << i + 1;
     }
   }
 }
@@ -145,7 +145,7 @@ TEST(Tree, FunctionsHaveAtMost70Lines) {
       if (!body || (std::regex_search(lines[i], no_function) && lines[i].find('(') == std::string::npos)) continue;
       size_t end = i;
       while (end < lines.size() && !lines[end].starts_with("}")) ++end;
-      EXPECT_LE(end - i + 1, 70u) << relative(path) << ":" << i + 1 << ": " << lines[i];
+      EXPECT_LE(end - i + 1, 70u) << in_tree(path) << ":" << i + 1 << ": " << lines[i];
     }
   }
 }
@@ -159,10 +159,10 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
   files.push_back(kRoot / "CMakeLists.txt");
   for (const fs::path& path : files) {
     const auto lines = lines_of(path);
-    EXPECT_FALSE(lines.empty()) << relative(path) << " is empty or missing";
+    EXPECT_FALSE(lines.empty()) << in_tree(path) << " is empty or missing";
     for (size_t i = 0; i < lines.size(); ++i) {
       for (const std::string& word : words) {
-        EXPECT_EQ(lines[i].find(word), std::string::npos) << relative(path) << ":" << i + 1 << " names " << word;
+        EXPECT_EQ(lines[i].find(word), std::string::npos) << in_tree(path) << ":" << i + 1 << " names " << word;
       }
     }
   }

@@ -158,7 +158,7 @@ TEST(ByteModel, LearnsASmallTextWithPlainAdam) {
   ByteModel model(kSmallShape, 32);
   Batch batch;
   double first = 0, last = 0;
-  for (int step = 1; step <= 200; ++step) {
+  for (int step = 1; step <= 500; ++step) {
     corpus.value().fill(static_cast<uint64_t>(step) * 32, 32, 0, 1, &batch);
     std::fill(grads.begin(), grads.end(), 0.0f);
     last = model.forward_backward(tensors_in<const float>(params.data(), kSmallShape),

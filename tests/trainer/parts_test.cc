@@ -66,7 +66,9 @@ TEST(SampleOrder, VisitsEachPositionOnceAnEpochAndDiffersBetweenEpochs) {
       EXPECT_EQ(seen.size(), positions);
       EXPECT_EQ(*seen.rbegin(), positions - 1);
     }
-    if (positions > 50) EXPECT_NE(epochs[0], epochs[1]);
+    if (positions > 50) {
+      EXPECT_NE(epochs[0], epochs[1]);
+    }
   }
 }
 
@@ -142,10 +144,10 @@ TEST(ModelTable, FindsTheModelInAnyOrderAndSpaces) {
   EXPECT_EQ(table.value().shape.context, 3u);
   EXPECT_EQ(table.value().shape.embed, 8u);
   EXPECT_EQ(table.value().shape.hidden, 20u);
-  float first = 0, second = 0;
-  const auto at = tensors_at(table.value(), std::vector<float*>{&first, &second});
-  EXPECT_EQ(at.out_weight, &first + 2528);
-  EXPECT_EQ(at.hidden_bias, &second + 300);
+  std::vector<float> first(8000), second(400);
+  const auto at = tensors_at(table.value(), std::vector<float*>{first.data(), second.data()});
+  EXPECT_EQ(at.out_weight, first.data() + 2528);
+  EXPECT_EQ(at.hidden_bias, second.data() + 300);
 }
 
 TEST(ModelTable, NamesWhatIsNotTheModel) {
