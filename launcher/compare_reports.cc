@@ -42,11 +42,12 @@ std::string curves_text(const Json& a, const Json& b) {
   if (curve_a.empty() && curve_b.empty()) return "No trainer reported a loss.\n";
   std::string text = format("%8s  %14s  %14s\n", "step", "loss, first", "loss, second");
   for (int64_t step : steps_shown(curve_a)) {
-    text += format("%8lld  %14s  %14s\n", static_cast<long long>(step), loss_at(curve_a, step).c_str(),
-                   loss_at(curve_b, step).c_str());
+    text += format("%8lld  %14s  %14s\n", static_cast<long long>(step),
+                   loss_at(curve_a, step).c_str(), loss_at(curve_b, step).c_str());
   }
-  text += curve_a == curve_b ? "All " + std::to_string(curve_a.size()) + " losses are equal to the last bit.\n"
-                             : "The loss curves differ.\n";
+  text += curve_a == curve_b
+              ? "All " + std::to_string(curve_a.size()) + " losses are equal to the last bit.\n"
+              : "The loss curves differ.\n";
   return text;
 }
 
@@ -56,12 +57,15 @@ std::string deaths_text(const std::string& name, const Json& report) {
   std::string text = name + ":\n";
   for (const Json& death : deaths) {
     const std::string role = death.at("role").get<std::string>();
-    const std::string who = role == "host_store" ? role : format("%s %u", role.c_str(), death.at("rank").get<unsigned>());
-    text += format("  %-12s killed after step %lld (%s): new process after %s, back at work after %s\n", who.c_str(),
-                   static_cast<long long>(death.at("step_committed").get<int64_t>()),
-                   death.at("cause").get<std::string>().c_str(),
-                   seconds_text(death.at("restart_seconds")).c_str(),
-                   seconds_text(death.at("recovery_seconds")).c_str());
+    const std::string who = role == "host_store"
+                                ? role
+                                : format("%s %u", role.c_str(), death.at("rank").get<unsigned>());
+    text +=
+        format("  %-12s killed after step %lld (%s): new process after %s, back at work after %s\n",
+               who.c_str(), static_cast<long long>(death.at("step_committed").get<int64_t>()),
+               death.at("cause").get<std::string>().c_str(),
+               seconds_text(death.at("restart_seconds")).c_str(),
+               seconds_text(death.at("recovery_seconds")).c_str());
   }
   return text;
 }
@@ -87,12 +91,14 @@ Result<ReportComparison> compare_reports(const std::string& name_a, const std::s
     out.both_passed = a.at("status") == "passed" && b.at("status") == "passed";
     out.text += "state digest, first:  " + (digest_a.empty() ? "none" : digest_a) + "\n" +
                 "state digest, second: " + (digest_b.empty() ? "none" : digest_b) + "\n";
-    out.text += out.same_state ? "The two states are equal, bit for bit.\n" : "The two states DIFFER.\n";
+    out.text +=
+        out.same_state ? "The two states are equal, bit for bit.\n" : "The two states DIFFER.\n";
     if (!out.both_passed) out.text += "At least one run did not pass its own checks.\n";
     return out;
   } catch (const nlohmann::json::exception& error) {
-    return Status(StatusCode::kInvalidArgument,
-                  format("'%s' or '%s' is no run report: %s", name_a.c_str(), name_b.c_str(), error.what()));
+    return Status(
+        StatusCode::kInvalidArgument,
+        format("'%s' or '%s' is no run report: %s", name_a.c_str(), name_b.c_str(), error.what()));
   }
 }
 

@@ -1,5 +1,6 @@
-// `optlease compare A.json B.json`: two reports of the same job side by side, as the quickstart shows
-// them: loss curves, what died and how long each recovery took, digests. Pure text in, text out.
+// `optlease compare A.json B.json`: two reports of the same job side by side, as the quickstart
+// shows them: loss curves, what died and how long each recovery took, digests. Pure text in, text
+// out.
 #pragma once
 
 #include <string>
@@ -9,9 +10,9 @@
 namespace optlease {
 
 struct ReportComparison {
-  bool same_state = false;   // both have a state digest and the two are equal
+  bool same_state = false;  // both have a state digest and the two are equal
   bool both_passed = false;
-  std::string text;          // for people
+  std::string text;  // for people
 };
 
 // InvalidArgument where one of them is no report.

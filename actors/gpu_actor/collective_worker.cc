@@ -101,7 +101,8 @@ void CollectiveWorker::fill_gradients(Step step) {
 
 void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t updates_before) {
   post([this, order = std::move(order), overrides, updates_before] {
-    WorkOutcome outcome{.kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
+    WorkOutcome outcome{
+        .kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
     const int64_t start = now_us();
     outcome.status = reduce_spaces(order);
     outcome.reduce_seconds = static_cast<double>(now_us() - start) * 1e-6;
@@ -142,7 +143,8 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
     share.nonfinite += stats.nonfinite;
   }
   std::vector<NormShare> shares(plan_.segment.world_size);
-  OPTLEASE_TRY(collectives_->all_gather_fixed({order.step, 0}, &share, sizeof share, shares.data()));
+  OPTLEASE_TRY(
+      collectives_->all_gather_fixed({order.step, 0}, &share, sizeof share, shares.data()));
   double sum_squares = 0;
   uint64_t nonfinite = 0;
   for (const NormShare& each : shares) {
@@ -150,7 +152,8 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
     nonfinite += each.nonfinite;
   }
   const double norm = std::sqrt(sum_squares);
-  const double max_norm = std::isnan(overrides.max_norm) ? plan_.gradients.max_norm : overrides.max_norm;
+  const double max_norm =
+      std::isnan(overrides.max_norm) ? plan_.gradients.max_norm : overrides.max_norm;
   std::memset(record, 0, sizeof *record);
   record->step = order.step;
   record->skipped = nonfinite > 0 || !std::isfinite(norm) ? 1 : 0;
@@ -172,7 +175,8 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
 
 void CollectiveWorker::gather(GoOrder order) {
   post([this, order = std::move(order)] {
-    WorkOutcome outcome{.kind = WorkOutcome::Kind::kGathered, .group_epoch = order.group_epoch, .step = order.step};
+    WorkOutcome outcome{
+        .kind = WorkOutcome::Kind::kGathered, .group_epoch = order.group_epoch, .step = order.step};
     for (RankSpace& mine : buffers_.spaces()) {
       const SpaceSpec& space = plan_.segment.spaces[mine.space];
       const ShardMap map = shard_map_of(space);

@@ -1,6 +1,6 @@
 // The actor's second thread: what may block for long (connecting a group, collectives, filling
-// gradients) runs here in order, so that heartbeats, leases and telemetry go on meanwhile. The actor's
-// thread posts jobs and collects outcomes; it alone may abort a group.
+// gradients) runs here in order, so that heartbeats, leases and telemetry go on meanwhile. The
+// actor's thread posts jobs and collects outcomes; it alone may abort a group.
 #pragma once
 
 #include <condition_variable>
@@ -22,9 +22,9 @@ namespace optlease {
 
 // What the trainer asked for beyond the configuration.
 struct StepOverrides {
-  double lr = 0;                       // NaN: as configured
+  double lr = 0;  // NaN: as configured
   double grad_scale = 1;
-  double max_norm = 0;                 // NaN: as configured
+  double max_norm = 0;  // NaN: as configured
 };
 
 struct WorkOutcome {
@@ -33,7 +33,7 @@ struct WorkOutcome {
   uint64_t group_epoch = 0;
   Step step = kNoStep;
   Status status;
-  StepRecord record{};                 // kReduced
+  StepRecord record{};  // kReduced
   double reduce_seconds = 0;
 };
 
@@ -42,7 +42,7 @@ class CollectiveWorker {
   // Everything given outlives the worker.
   CollectiveWorker(const JobPlan& plan, Rank rank, RankBuffers& buffers,
                    std::unique_ptr<Collectives> collectives, int completion_fd);
-  ~CollectiveWorker();                 // aborts every group, drops what is queued, joins
+  ~CollectiveWorker();  // aborts every group, drops what is queued, joins
 
   void connect(uint64_t group_epoch);
   void abort(uint64_t group_epoch) { collectives_->abort(group_epoch); }
@@ -66,12 +66,12 @@ class CollectiveWorker {
   RankBuffers& buffers_;
   std::unique_ptr<Collectives> collectives_;
   int completion_fd_;
-  std::optional<GradientFiller> filler_;            // none: the trainer fills the buffers
+  std::optional<GradientFiller> filler_;  // none: the trainer fills the buffers
   std::mutex mutex_;
   std::condition_variable more_;
-  std::deque<std::function<WorkOutcome()>> jobs_;   // guarded by mutex_
-  std::vector<WorkOutcome> outcomes_;               // guarded by mutex_
-  bool stopping_ = false;                           // guarded by mutex_
+  std::deque<std::function<WorkOutcome()>> jobs_;  // guarded by mutex_
+  std::vector<WorkOutcome> outcomes_;              // guarded by mutex_
+  bool stopping_ = false;                          // guarded by mutex_
   std::thread thread_;
 };
 

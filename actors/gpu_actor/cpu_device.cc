@@ -75,11 +75,11 @@ Status CpuDevice::allocate_staging(uint32_t count, uint64_t bytes_each) {
     void* buffer = mmap(nullptr, bytes_each, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (buffer == MAP_FAILED) {
-      return {StatusCode::kNoSpace,
-              format("staging buffer %u of %u, %llu bytes each: %s; lower offload.chunk_size_mb, "
-                     "window_chunks or staging_buffers",
-                     i + 1, count, static_cast<unsigned long long>(bytes_each),
-                     std::strerror(errno))};
+      return {
+          StatusCode::kNoSpace,
+          format("staging buffer %u of %u, %llu bytes each: %s; lower offload.chunk_size_mb, "
+                 "window_chunks or staging_buffers",
+                 i + 1, count, static_cast<unsigned long long>(bytes_each), std::strerror(errno))};
     }
     staging_.push_back(static_cast<char*>(buffer));
     staging_bytes_ += bytes_each;

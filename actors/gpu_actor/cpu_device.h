@@ -18,7 +18,7 @@ namespace optlease {
 class CpuDevice final : public Device {
  public:
   static Result<std::unique_ptr<Device>> create();
-  ~CpuDevice() override;   // finishes what is enqueued, then joins
+  ~CpuDevice() override;  // finishes what is enqueued, then joins
 
   const char* name() const override { return "cpu"; }
   Status allocate_staging(uint32_t count, uint64_t bytes_each) override;
@@ -37,10 +37,10 @@ class CpuDevice final : public Device {
 
  private:
   struct Stream {
-    std::deque<std::function<void()>> work;   // guarded by mutex_
+    std::deque<std::function<void()>> work;  // guarded by mutex_
     std::condition_variable more;
-    uint64_t issued = 0;                      // tickets handed out; the actor's thread only
-    std::atomic<uint64_t> done{0};            // tickets reached
+    uint64_t issued = 0;            // tickets handed out; the actor's thread only
+    std::atomic<uint64_t> done{0};  // tickets reached
     std::thread thread;
   };
   explicit CpuDevice(int completion_fd);
@@ -52,7 +52,7 @@ class CpuDevice final : public Device {
   mutable std::mutex mutex_;
   std::condition_variable ticket_reached_;
   std::array<Stream, kStreamCount> streams_;
-  bool stopping_ = false;                     // guarded by mutex_
+  bool stopping_ = false;  // guarded by mutex_
   int completion_fd_;
   std::vector<char*> staging_;
   uint64_t staging_bytes_each_ = 0;

@@ -1,7 +1,7 @@
 // One accelerator as the actor sees it: staging buffers in its own memory, three in-order streams,
-// tickets to order them, and the kernels. The CPU device (cpu_device.h) and the CUDA device implement
-// it; everything above this line is the same code for both. Calls come from the actor's one thread;
-// none of them waits for a stream.
+// tickets to order them, and the kernels. The CPU device (cpu_device.h) and the CUDA device
+// implement it; everything above this line is the same code for both. Calls come from the actor's
+// one thread; none of them waits for a stream.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct Ticket {
 };
 
 struct DeviceCounters {
-  uint64_t bytes_in = 0;        // host to staging, completed or running
+  uint64_t bytes_in = 0;  // host to staging, completed or running
   uint64_t bytes_out = 0;
-  double kernel_seconds = 0;    // busy time of the compute stream
+  double kernel_seconds = 0;  // busy time of the compute stream
 };
 
 class Device {
@@ -36,14 +36,16 @@ class Device {
 
   // `count` buffers of `bytes_each`, made once; NoSpace with numbers. Kept until destruction.
   virtual Status allocate_staging(uint32_t count, uint64_t bytes_each) = 0;
-  virtual char* staging(uint32_t buffer) = 0;   // REQUIRES: buffer < count
-  virtual uint64_t staging_bytes() const = 0;   // held now
+  virtual char* staging(uint32_t buffer) = 0;  // REQUIRES: buffer < count
+  virtual uint64_t staging_bytes() const = 0;  // held now
 
   // Enqueued on `stream`. Source and destination must stay valid until a later ticket is reached.
   virtual void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) = 0;
-  // Enqueued on the compute stream: the update rule over one staged chunk; *sums is written by then.
+  // Enqueued on the compute stream: the update rule over one staged chunk; *sums is written by
+  // then.
   virtual void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) = 0;
-  // Enqueued on the compute stream: parameters from main weights only; sums->read covers all arrays.
+  // Enqueued on the compute stream: parameters from main weights only; sums->read covers all
+  // arrays.
   virtual void republish(const AdamChunk& chunk, ChunkSums* sums) = 0;
   // Host work in stream order (initialisation).
   virtual void run_on_host(StreamKind stream, std::function<void()> work) = 0;

@@ -23,7 +23,8 @@ constexpr int kRehearseTimeoutMs = 5000;
 
 }  // namespace
 
-GpuActor::GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline)
+GpuActor::GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory,
+                   Lifeline lifeline)
     : args_(args),
       plan_(std::move(plan)),
       directory_(directory),
@@ -43,11 +44,14 @@ GpuActor::~GpuActor() {
 }
 
 Result<std::unique_ptr<GpuActor>> GpuActor::create(const ChildArgs& args, JobPlan plan,
-                                                   const RunDirectory& directory, Lifeline lifeline) {
+                                                   const RunDirectory& directory,
+                                                   Lifeline lifeline) {
   if (args.rank >= plan.segment.world_size) {
-    return Status(StatusCode::kInvalidArgument, format("rank %u of a job with %u ranks", args.rank, plan.segment.world_size));
+    return Status(StatusCode::kInvalidArgument,
+                  format("rank %u of a job with %u ranks", args.rank, plan.segment.world_size));
   }
-  std::unique_ptr<GpuActor> actor(new GpuActor(args, std::move(plan), directory, std::move(lifeline)));
+  std::unique_ptr<GpuActor> actor(
+      new GpuActor(args, std::move(plan), directory, std::move(lifeline)));
   const Status opened = actor->open_parts();
   if (!opened.is_ok()) return opened;
   return actor;
@@ -64,8 +68,10 @@ Status GpuActor::open_parts() {
   if (!desk.is_ok()) return desk.status();
   desk_.emplace(std::move(desk).value());
   SocketOptions options;
-  options.routing_id = format("r%u.i%llu", rank_.value, static_cast<unsigned long long>(args_.incarnation));
-  Result<Socket> store = Socket::connect(context_, Socket::Type::kDealer, directory_.store_socket(), options);
+  options.routing_id =
+      format("r%u.i%llu", rank_.value, static_cast<unsigned long long>(args_.incarnation));
+  Result<Socket> store =
+      Socket::connect(context_, Socket::Type::kDealer, directory_.store_socket(), options);
   if (!store.is_ok()) return store.status();
   store_.emplace(std::move(store).value());
 
@@ -74,7 +80,8 @@ Status GpuActor::open_parts() {
   device_ = std::move(device).value();
   OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                          arena_.slot_bytes * plan_.segment.window_chunks));
-  Result<RankBuffers> buffers = RankBuffers::open(plan_, rank_, directory_, plan_.restart.start_timeout_ms);
+  Result<RankBuffers> buffers =
+      RankBuffers::open(plan_, rank_, directory_, plan_.restart.start_timeout_ms);
   if (!buffers.is_ok()) return buffers.status();
   buffers_.emplace(std::move(buffers).value());
   Result<InitialState> initial = InitialState::open(plan_);
@@ -87,22 +94,26 @@ Status GpuActor::open_parts() {
   limits.staging_buffers = plan_.staging_buffers;
   limits.leases_ahead = plan_.segment.prefetch_windows + 1;
   pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, limits, *this);
-  worker_ = std::make_unique<CollectiveWorker>(plan_, rank_, *buffers_, make_gloo_collectives(directory_.group_directory()), worker_fd_);
+  worker_ = std::make_unique<CollectiveWorker>(
+      plan_, rank_, *buffers_, make_gloo_collectives(directory_.group_directory()), worker_fd_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
   return Status::ok();
 }
 
 // The store may be a little later than its actors, or be restarting.
 Status GpuActor::open_window() {
-  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
+  const Deadline deadline =
+      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
   while (true) {
-    Result<ChunkWindow> window = ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
+    Result<ChunkWindow> window =
+        ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
     if (window.is_ok()) {
       window_.emplace(std::move(window).value());
       return Status::ok();
     }
     const StatusCode code = window.status().code();
-    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() || lifeline_.closed()) {
+    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() ||
+        lifeline_.closed()) {
       return window.status();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -132,8 +143,8 @@ ChunkFacts GpuActor::chunk_facts() {
 }
 
 ExitCode GpuActor::run() {
-  log_info("rank %u incarnation %llu: %zu chunks, slots of %llu bytes, staging %llu bytes", rank_.value,
-           static_cast<unsigned long long>(args_.incarnation), arena_.chunks.size(),
+  log_info("rank %u incarnation %llu: %zu chunks, slots of %llu bytes, staging %llu bytes",
+           rank_.value, static_cast<unsigned long long>(args_.incarnation), arena_.chunks.size(),
            static_cast<unsigned long long>(arena_.slot_bytes),
            static_cast<unsigned long long>(device_->staging_bytes()));
   detached_since_ms_ = now_ms();
@@ -193,17 +204,23 @@ DeskFacts GpuActor::desk_facts() const {
 
 void GpuActor::start(const NextAction& action) {
   switch (action.kind) {
-    case NextAction::Kind::kStartRun: return start_run(action);
-    case NextAction::Kind::kFillGradients: return worker_->fill_gradients(action.step);
-    case NextAction::Kind::kSendReady: return send_ready(action.step);
-    case NextAction::Kind::kSendRecord: return send_record(action.step);
-    case NextAction::Kind::kRunCollective: break;
+    case NextAction::Kind::kStartRun:
+      return start_run(action);
+    case NextAction::Kind::kFillGradients:
+      return worker_->fill_gradients(action.step);
+    case NextAction::Kind::kSendReady:
+      return send_ready(action.step);
+    case NextAction::Kind::kSendRecord:
+      return send_record(action.step);
+    case NextAction::Kind::kRunCollective:
+      break;
   }
   if (action.order.gather) return worker_->gather(action.order);
   const Step before = machine_->committed();
   const StepRecord* record = window_->view().step_record(rank_, before);
   if (before > 0 && record == nullptr) {
-    return end(ExitCode::kCorruptState, format("the record of committed step %lld is not readable", static_cast<long long>(before)));
+    return end(ExitCode::kCorruptState, format("the record of committed step %lld is not readable",
+                                               static_cast<long long>(before)));
   }
   step_started_us_ = step_started_us_ == 0 ? now_us() : step_started_us_;
   worker_->reduce(action.order, overrides_, record == nullptr ? 0 : record->update_count);
@@ -213,7 +230,8 @@ void GpuActor::start_run(const NextAction& action) {
   std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
   const StepRecord* record = window_->view().step_record(rank_, action.step);
   if (action.run == RunKind::kUpdate && record == nullptr) {
-    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable", static_cast<long long>(action.step)));
+    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
+                                               static_cast<long long>(action.step)));
   }
   for (RankSpace& mine : buffers_->spaces()) {
     const SpaceSpec& spec = plan_.segment.spaces[mine.space];
@@ -229,7 +247,9 @@ void GpuActor::start_run(const NextAction& action) {
   }
   FillInitial fill;
   if (action.run == RunKind::kInitialise) {
-    fill = [this](uint32_t space, ElementRange range, float* main) { return initial_->fill_main(space, range, main); };
+    fill = [this](uint32_t space, ElementRange range, float* main) {
+      return initial_->fill_main(space, range, main);
+    };
   }
   pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
   pipeline_->advance(static_cast<uint64_t>(now_us()));
@@ -248,7 +268,8 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
   if (!outcome.status.is_ok()) {
     if (outcome.kind != WorkOutcome::Kind::kConnected) machine_->on_collective_failed();
     if (outcome.group_epoch != machine_->group_epoch()) return;  // a group that is gone anyway
-    log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch), outcome.status.text().c_str());
+    log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch),
+             outcome.status.text().c_str());
     return reattach("the group's collectives failed");
   }
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
@@ -270,7 +291,8 @@ void GpuActor::after_gather(Step step) {
     ++steps_done_;
     const DeviceCounters now = device_->counters();
     h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / last_step_seconds_;
-    d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / last_step_seconds_;
+    d2h_rate_ =
+        static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / last_step_seconds_;
     counters_at_step_ = now;
     last_timeline_ = timeline_;
   }
@@ -284,7 +306,8 @@ void GpuActor::at_phase(RehearsePhase phase, Step step) {
     const uint32_t index = rehearsals_left_[i];
     if (index >= plan_.rehearsals.size()) continue;
     const Rehearsal& rehearsal = plan_.rehearsals[index];
-    if (rehearsal.at_rank != rank_.value || rehearsal.step != step || rehearsal.phase != phase) continue;
+    if (rehearsal.at_rank != rank_.value || rehearsal.step != step || rehearsal.phase != phase)
+      continue;
     rehearsals_left_.erase(rehearsals_left_.begin() + static_cast<std::ptrdiff_t>(i));
     log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
     const Status done = lifeline_.rehearse(index, kRehearseTimeoutMs);
@@ -298,11 +321,13 @@ void GpuActor::check_deadlines() {
   const int64_t now = now_ms();
   const auto limit = static_cast<int64_t>(plan_.restart.start_timeout_ms);
   if (!machine_->attached() && now - detached_since_ms_ > limit) {
-    return end(ExitCode::kStoreLost, format("no answer from the host store within %lld ms", static_cast<long long>(limit)));
+    return end(ExitCode::kStoreLost, format("no answer from the host store within %lld ms",
+                                            static_cast<long long>(limit)));
   }
   if (machine_->attached() && !pipeline_->idle() &&
       now - static_cast<int64_t>(pipeline_->last_progress_us() / 1000) > limit) {
-    end(ExitCode::kTimeout, "no window moved within " + std::to_string(limit) + " ms: " + pipeline_->describe());
+    end(ExitCode::kTimeout,
+        "no window moved within " + std::to_string(limit) + " ms: " + pipeline_->describe());
   }
 }
 
@@ -330,7 +355,8 @@ void GpuActor::heartbeat() {
   if (!machine_->attached() || now < heartbeat_at_ms_) return;
   heartbeat_at_ms_ = now + kHeartbeatEveryMs;
   const Step step = machine_->open() != kNoStep ? machine_->open() : machine_->committed();
-  send_to_store(MessageKind::kHeartbeat, HeartbeatBody{step, static_cast<uint32_t>(machine_->phase()), 0});
+  send_to_store(MessageKind::kHeartbeat,
+                HeartbeatBody{step, static_cast<uint32_t>(machine_->phase()), 0});
 }
 
 }  // namespace optlease

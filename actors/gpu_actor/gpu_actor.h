@@ -99,12 +99,12 @@ class GpuActor final : public PipelinePort {
 
   uint64_t store_epoch_ = 0;
   uint64_t sequence_ = 0;
-  int64_t hello_at_ms_ = 0;            // next hello
+  int64_t hello_at_ms_ = 0;  // next hello
   int64_t detached_since_ms_ = 0;
   int64_t heartbeat_at_ms_ = 0;
   int64_t snapshots_at_ms_ = 0;
   std::vector<uint32_t> rehearsals_left_;
-  std::optional<StepRecord> computed_; // the record in hand, until it is durable
+  std::optional<StepRecord> computed_;  // the record in hand, until it is durable
   StepOverrides overrides_;
   std::optional<ExitCode> exit_code_;
   std::string exit_reason_;

@@ -28,7 +28,8 @@ void GpuActor::receive_from_store() {
   for (int i = 0; i < kMessagesPerTurn && !exit_code_ && store_->receive(&message); ++i) {
     const Result<Decoded> frame = decode(message.frame);
     if (!frame.is_ok()) {
-      log_error("host store: a frame of %zu bytes was dropped: %s", message.frame.size(), frame.status().message().c_str());
+      log_error("host store: a frame of %zu bytes was dropped: %s", message.frame.size(),
+                frame.status().message().c_str());
       continue;
     }
     on_store_message(frame.value());
@@ -62,8 +63,8 @@ void GpuActor::on_welcome(const Decoded& frame) {
   store_epoch_ = frame.header.store_epoch;
   machine_->on_welcome(body.step_committed, body.step_open);
   log_info("attached: store epoch %llu, committed step %lld, open step %lld",
-           static_cast<unsigned long long>(store_epoch_), static_cast<long long>(body.step_committed),
-           static_cast<long long>(body.step_open));
+           static_cast<unsigned long long>(store_epoch_),
+           static_cast<long long>(body.step_committed), static_cast<long long>(body.step_open));
 }
 
 void GpuActor::on_group_formed(const GroupBody& body) {
@@ -85,7 +86,8 @@ void GpuActor::on_go(const Decoded& frame) {
   order.step = body.step;
   order.needs.assign(frame.payload.begin(), frame.payload.end());
   if (order.needs.size() != plan_.segment.world_size) {
-    return end(ExitCode::kInternal, format("%s names %zu ranks of %u", name_of(frame.kind), order.needs.size(), plan_.segment.world_size));
+    return end(ExitCode::kInternal, format("%s names %zu ranks of %u", name_of(frame.kind),
+                                           order.needs.size(), plan_.segment.world_size));
   }
   machine_->on_order(std::move(order));
 }
@@ -123,8 +125,10 @@ void GpuActor::on_refused(const Decoded& frame) {
   if (hello && (code == StatusCode::kWrongVersion || code == StatusCode::kInvalidArgument)) {
     return end(ExitCode::kBadConfiguration, text);
   }
-  const bool of_this_life = frame.header.store_epoch == 0 || frame.header.store_epoch == store_epoch_;
-  if (code == StatusCode::kStaleEpoch || (code == StatusCode::kStaleLease && of_this_life)) reattach(text.c_str());
+  const bool of_this_life =
+      frame.header.store_epoch == 0 || frame.header.store_epoch == store_epoch_;
+  if (code == StatusCode::kStaleEpoch || (code == StatusCode::kStaleLease && of_this_life))
+    reattach(text.c_str());
 }
 
 void GpuActor::reattach(const char* why) {
@@ -143,7 +147,8 @@ void GpuActor::request_lease(Step step, uint32_t first_chunk, uint32_t chunk_cou
 }
 
 void GpuActor::request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) {
-  const std::string_view payload(reinterpret_cast<const char*>(shadow.data()), shadow.size() * sizeof(SlotEntry));
+  const std::string_view payload(reinterpret_cast<const char*>(shadow.data()),
+                                 shadow.size() * sizeof(SlotEntry));
   send_to_store(MessageKind::kCommitRequest, body, payload);
 }
 
@@ -178,17 +183,30 @@ void GpuActor::account_phase_time() {
   const double seconds = static_cast<double>(now - phase_since_us_) * 1e-6;
   phase_since_us_ = now;
   switch (machine_->phase()) {
-    case Phase::kWaitPeers: timeline_.wait_peers += seconds; break;
+    case Phase::kWaitPeers:
+      timeline_.wait_peers += seconds;
+      break;
     case Phase::kReduce:
-    case Phase::kNorm: timeline_.reduce += seconds; break;
-    case Phase::kWaitOpen: timeline_.wait_open += seconds; break;
-    case Phase::kStream: timeline_.stream += seconds; break;
-    case Phase::kWaitCommitted: timeline_.wait_committed += seconds; break;
-    case Phase::kGather: timeline_.gather += seconds; break;
+    case Phase::kNorm:
+      timeline_.reduce += seconds;
+      break;
+    case Phase::kWaitOpen:
+      timeline_.wait_open += seconds;
+      break;
+    case Phase::kStream:
+      timeline_.stream += seconds;
+      break;
+    case Phase::kWaitCommitted:
+      timeline_.wait_committed += seconds;
+      break;
+    case Phase::kGather:
+      timeline_.gather += seconds;
+      break;
     case Phase::kStarting:
     case Phase::kIdle:
     case Phase::kInitialise:
-    case Phase::kStopping: break;
+    case Phase::kStopping:
+      break;
   }
 }
 

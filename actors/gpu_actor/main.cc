@@ -1,4 +1,5 @@
-// optlease-gpu-actor: one rank's actor. Started by the launcher; see --help for starting it by hand.
+// optlease-gpu-actor: one rank's actor. Started by the launcher; see --help for starting it by
+// hand.
 #include <cstdio>
 
 #include "actors/gpu_actor/gpu_actor.h"
@@ -32,10 +33,12 @@ ExitCode run_actor(const ChildArgs& args) {
 
 int main(int argc, char** argv) {
   const optlease::ChildProgram program{
-      "optlease-gpu-actor", "Leases one rank's optimizer state and runs the update rule over it.", true};
+      "optlease-gpu-actor", "Leases one rank's optimizer state and runs the update rule over it.",
+      true};
   const optlease::ChildArgsOutcome outcome = optlease::parse_child_args(program, argc, argv);
   if (!outcome.args) {
-    std::fputs(outcome.text.c_str(), outcome.exit_code == optlease::ExitCode::kOk ? stdout : stderr);
+    std::fputs(outcome.text.c_str(),
+               outcome.exit_code == optlease::ExitCode::kOk ? stdout : stderr);
     return static_cast<int>(outcome.exit_code);
   }
   return static_cast<int>(optlease::run_actor(*outcome.args));

@@ -16,12 +16,12 @@ namespace optlease {
 
 // One space in which the rank is a member.
 struct RankSpace {
-  uint32_t space = 0;                  // index into the plan
-  uint32_t member = 0;                 // this rank's
+  uint32_t space = 0;   // index into the plan
+  uint32_t member = 0;  // this rank's
   ElementRange shard;
-  MappedBuffer params;                 // whole space in param_dtype
-  MappedBuffer grads;                  // whole space in grad_dtype
-  float* grad_shard = nullptr;         // within the gradient segment; null for an empty shard
+  MappedBuffer params;          // whole space in param_dtype
+  MappedBuffer grads;           // whole space in grad_dtype
+  float* grad_shard = nullptr;  // within the gradient segment; null for an empty shard
 };
 
 class RankBuffers {
@@ -32,7 +32,7 @@ class RankBuffers {
 
  private:
   std::vector<RankSpace> spaces_;
-  std::vector<Segment> segment_;       // one or none
+  std::vector<Segment> segment_;  // one or none
 };
 
 }  // namespace optlease

@@ -14,8 +14,8 @@ void StepMachine::on_welcome(Step committed, Step open) {
   ask_again_ms_ = 0;
 }
 
-// A step that is not open when its group ends is reduced again by everybody: the store has voided the
-// records that were there, since a restarted trainer's gradients need not be the same bits.
+// A step that is not open when its group ends is reduced again by everybody: the store has voided
+// the records that were there, since a restarted trainer's gradients need not be the same bits.
 void StepMachine::forget_reduction() {
   order_.reset();
   reduced_ = kNoStep;
@@ -35,7 +35,8 @@ void StepMachine::on_group_broken(uint64_t group_epoch) {
 }
 
 void StepMachine::on_order(GoOrder order) {
-  if (order.group_epoch != group_epoch_) return;  // a group that is gone: the store will order again
+  if (order.group_epoch != group_epoch_)
+    return;  // a group that is gone: the store will order again
   if (!order.gather) reduce_seen_ = true;
   order_ = std::move(order);
 }

@@ -1,6 +1,6 @@
-// What a GPU actor does next. Pure: facts come in (from store, trainer, pipeline, collectives), `next`
-// says what to start now. It holds no socket, clock, mapping or stream; the shell is gpu_actor.h.
-// docs/PROTOCOL.md, "One step", is the story; this is the actor's half of it.
+// What a GPU actor does next. Pure: facts come in (from store, trainer, pipeline, collectives),
+// `next` says what to start now. It holds no socket, clock, mapping or stream; the shell is
+// gpu_actor.h. docs/PROTOCOL.md, "One step", is the story; this is the actor's half of it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace optlease {
 
-// What the machine must know about the rank's chunks; read from the control segment and the pipeline.
+// What the machine must know about the rank's chunks; read from the control segment and the
+// pipeline.
 struct ChunkFacts {
   // Chunks whose committed version is below `step`.
   std::function<std::vector<uint32_t>(Step step)> behind;
@@ -28,16 +29,16 @@ struct GoOrder {
   bool gather = false;
   uint64_t group_epoch = 0;
   Step step = kNoStep;
-  std::vector<uint8_t> needs;          // one byte a rank
+  std::vector<uint8_t> needs;  // one byte a rank
 };
 
 struct NextAction {
   enum class Kind {
-    kStartRun,         // run, step, chunks
-    kFillGradients,    // step
-    kSendReady,        // step
-    kSendRecord,       // step
-    kRunCollective,    // order
+    kStartRun,       // run, step, chunks
+    kFillGradients,  // step
+    kSendReady,      // step
+    kSendRecord,     // step
+    kRunCollective,  // order
   };
   Kind kind;
   RunKind run = RunKind::kUpdate;
@@ -59,11 +60,17 @@ class StepMachine {
   void on_step_open(Step step);
   void on_step_committed(Step step);
   // The store is gone or calls us stale: nothing is started until the next welcome.
-  void on_detached() { attached_ = false; order_.reset(); }
+  void on_detached() {
+    attached_ = false;
+    order_.reset();
+  }
 
   // From the trainer, the gradient source, the collectives thread, the pipeline.
   // The gradients of `step` are complete. REQUIRES: step == committed() + 1.
-  void on_gradients(Step step) { gradients_of_ = step; filling_ = kNoStep; }
+  void on_gradients(Step step) {
+    gradients_of_ = step;
+    filling_ = kNoStep;
+  }
   void on_reduced(uint64_t group_epoch, Step step);
   void on_gathered(uint64_t group_epoch, Step step);
   void on_collective_failed() { collective_busy_ = gathering_ = false; }
@@ -97,15 +104,15 @@ class StepMachine {
   bool attached_ = false;
   Step committed_ = kNoStep;
   Step open_ = kNoStep;
-  uint64_t group_epoch_ = 0;           // 0: no group
-  std::optional<GoOrder> order_;       // not started yet
+  uint64_t group_epoch_ = 0;      // 0: no group
+  std::optional<GoOrder> order_;  // not started yet
   // Our own progress.
   Step published_ = kNoStep;
   Step gradients_of_ = kNoStep;
   Step filling_ = kNoStep;
-  Step reduced_ = kNoStep;             // its record is computed and not yet known to be durable
-  bool reduce_seen_ = false;           // GoReduce came: Ready was heard
-  bool running_ = false;               // a pipeline run
+  Step reduced_ = kNoStep;    // its record is computed and not yet known to be durable
+  bool reduce_seen_ = false;  // GoReduce came: Ready was heard
+  bool running_ = false;      // a pipeline run
   bool collective_busy_ = false;
   bool gathering_ = false;
   uint64_t ask_again_ms_ = 0;

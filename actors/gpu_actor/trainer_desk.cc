@@ -9,8 +9,10 @@ namespace {
 constexpr int kMessagesPerTurn = 64;
 }  // namespace
 
-Result<TrainerDesk> TrainerDesk::open(SocketContext& context, const RunDirectory& directory, Rank rank) {
-  Result<Socket> socket = Socket::bind(context, Socket::Type::kRouter, directory.actor_socket(rank));
+Result<TrainerDesk> TrainerDesk::open(SocketContext& context, const RunDirectory& directory,
+                                      Rank rank) {
+  Result<Socket> socket =
+      Socket::bind(context, Socket::Type::kRouter, directory.actor_socket(rank));
   if (!socket.is_ok()) return socket.status();
   return TrainerDesk(std::move(socket).value(), rank);
 }
@@ -37,15 +39,17 @@ void TrainerDesk::receive(const DeskFacts& facts) {
   }
 }
 
-void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame, const DeskFacts& facts) {
+void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
+                                  const DeskFacts& facts) {
   const auto body = frame.as<StepRequestBody>();
   if (body.step > facts.committed + 1 || facts.committed < 0) {
     ++refusals_;
-    reply_step(peer, frame.header.sequence, body.step, nullptr,
-               {StatusCode::kStaleStep,
-                format("step %lld was asked for, and the next step is %lld; ask for the last committed "
-                       "step and go on from there",
-                       static_cast<long long>(body.step), static_cast<long long>(facts.committed + 1))});
+    reply_step(
+        peer, frame.header.sequence, body.step, nullptr,
+        {StatusCode::kStaleStep,
+         format("step %lld was asked for, and the next step is %lld; ask for the last committed "
+                "step and go on from there",
+                static_cast<long long>(body.step), static_cast<long long>(facts.committed + 1))});
     return;
   }
   request_ = StepRequestInHand{peer, frame.header.sequence, body, std::string(frame.payload)};
@@ -70,7 +74,8 @@ void TrainerDesk::reply_step(const std::string& peer, uint64_t sequence, Step st
   body.status = static_cast<uint16_t>(status.code());
   body.text_bytes = static_cast<uint32_t>(status.message().size());
   // A trainer that is gone asks again when it is back: what cannot be sent now is dropped.
-  (void)socket_.send({peer, encode({.rank = rank_.value}, MessageKind::kStepReply, sequence, body, status.message())});
+  (void)socket_.send({peer, encode({.rank = rank_.value}, MessageKind::kStepReply, sequence, body,
+                                   status.message())});
 }
 
 void TrainerDesk::reply_attached(const DeskFacts& facts, const ControlView& control) {
@@ -80,7 +85,8 @@ void TrainerDesk::reply_attached(const DeskFacts& facts, const ControlView& cont
   body.step_committed = facts.committed;
   body.blob_bytes = static_cast<uint32_t>(blob.size());
   body.has_blob = has_blob ? 1 : 0;
-  (void)socket_.send({attaching_->first, encode({.rank = rank_.value}, MessageKind::kAttached, attaching_->second, body, blob)});
+  (void)socket_.send({attaching_->first, encode({.rank = rank_.value}, MessageKind::kAttached,
+                                                attaching_->second, body, blob)});
   log_info("a trainer attached at step %lld", static_cast<long long>(facts.committed));
   attaching_.reset();
 }

@@ -1,7 +1,7 @@
 // Where a trainer's requests arrive at its rank's actor: Attach and StepRequest (docs/PROTOCOL.md,
-// "Trainer and actor"). Keeps the one request in hand and answers it when the step is finished; every
-// request may come again, to this or a later incarnation, and is answered the same. Bad frames are
-// answered with words where they name a request, else dropped and counted.
+// "Trainer and actor"). Keeps the one request in hand and answers it when the step is finished;
+// every request may come again, to this or a later incarnation, and is answered the same. Bad
+// frames are answered with words where they name a request, else dropped and counted.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace optlease {
 struct DeskFacts {
   Step committed = kNoStep;
   Step published = kNoStep;
-  bool quiet = false;                  // nothing of this rank's steps is under way
+  bool quiet = false;  // nothing of this rank's steps is under way
 };
 
 struct StepRequestInHand {

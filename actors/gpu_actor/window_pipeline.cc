@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-
 namespace optlease {
 namespace {
 
-constexpr uint64_t kAskAgainUs = 500'000;   // a lease request or commit without an answer is repeated
+constexpr uint64_t kAskAgainUs =
+    500'000;  // a lease request or commit without an answer is repeated
 constexpr uint64_t kBusyRetryUs = 5'000;
 
 }  // namespace
@@ -105,7 +105,8 @@ void WindowPipeline::request_leases(uint64_t now_us) {
   for (Window& window : windows_) {
     if (window.state == State::kDone) continue;
     if (ahead++ >= limits_.leases_ahead) return;
-    const bool unanswered = window.state == State::kRequested && now_us >= window.asked_us + kAskAgainUs;
+    const bool unanswered =
+        window.state == State::kRequested && now_us >= window.asked_us + kAskAgainUs;
     if (window.state != State::kWanted && !unanswered) continue;
     if (window.state == State::kWanted && rehearsed(window)) {
       port_.at_phase(RehearsePhase::kBeforeLease, step_);
@@ -145,8 +146,9 @@ AdamChunk WindowPipeline::staged_chunk(uint32_t chunk, char* base) const {
   staged.main = reinterpret_cast<float*>(base);
   staged.exp_avg = reinterpret_cast<float*>(base + stride);
   staged.exp_avg_sq = reinterpret_cast<float*>(base + 2 * stride);
-  staged.grad = space.grad_shard == nullptr ? nullptr
-                                            : space.grad_shard + (spec.range.begin - space.shard.begin);
+  staged.grad = space.grad_shard == nullptr
+                    ? nullptr
+                    : space.grad_shard + (spec.range.begin - space.shard.begin);
   staged.grad_dtype = DType::kF32;
   staged.param = space.params + spec.range.begin * bytes_of(space.param_dtype);
   staged.param_dtype = space.param_dtype;
@@ -265,15 +267,17 @@ bool WindowPipeline::sums_hold(const Window& window) {
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
     const GrantEntry& entry = window.entries[i];
     if (window.sums[i].read == entry.source_checksum) continue;
-    const CorruptChunkBody body{entry.chunk, entry.source_slot, entry.source_checksum, window.sums[i].read};
+    const CorruptChunkBody body{entry.chunk, entry.source_slot, entry.source_checksum,
+                                window.sums[i].read};
     const ChunkSpec& spec = arena_.chunks[entry.chunk];
-    failure_ = {StatusCode::kCorrupt,
-                format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
-                       "%016llx, not %016llx: memory was altered; restore from a checkpoint",
-                       entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
-                       static_cast<unsigned long long>(spec.range.end), entry.source_slot,
-                       static_cast<unsigned long long>(body.found),
-                       static_cast<unsigned long long>(body.expected))};
+    failure_ = {
+        StatusCode::kCorrupt,
+        format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
+               "%016llx, not %016llx: memory was altered; restore from a checkpoint",
+               entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
+               static_cast<unsigned long long>(spec.range.end), entry.source_slot,
+               static_cast<unsigned long long>(body.found),
+               static_cast<unsigned long long>(body.expected))};
     port_.corrupt_chunk(body);
     return false;
   }
@@ -320,7 +324,8 @@ bool WindowPipeline::drained() {
 }
 
 void WindowPipeline::account_time(uint64_t now_us) {
-  const double elapsed = last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
+  const double elapsed =
+      last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
   last_advance_us_ = now_us;
   bool computing = false, in_flight = false, waiting = false;
   for (const Window& window : windows_) {

@@ -1,11 +1,11 @@
-// Moves the windows of one step through the device: lease -> copy in -> update -> copy out -> commit,
-// several windows at once, in chunk order. It decides nothing about steps: the actor starts a run
-// and hands it grants, replies and the time; the pipeline asks for leases and commits through
+// Moves the windows of one step through the device: lease -> copy in -> update -> copy out ->
+// commit, several windows at once, in chunk order. It decides nothing about steps: the actor starts
+// a run and hands it grants, replies and the time; the pipeline asks for leases and commits through
 // PipelinePort. One thread; nothing here waits.
 //
 // Three kinds of run: kUpdate (leases, staging, the update rule), kInitialise (leases; the initial
-// state is written straight into the shadow slots), kRepublish (no lease: parameters from the rank's
-// own committed main weights, whose slots nobody else can retire).
+// state is written straight into the shadow slots), kRepublish (no lease: parameters from the
+// rank's own committed main weights, whose slots nobody else can retire).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class PipelinePort {
  public:
   virtual ~PipelinePort() = default;
   virtual void request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) = 0;
-  virtual void request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) = 0;
+  virtual void request_commit(const CommitRequestBody& body,
+                              const std::vector<SlotEntry>& shadow) = 0;
   virtual void at_phase(RehearsePhase phase, Step step) = 0;
   // The committed bytes do not sum to their checksum.
   virtual void corrupt_chunk(const CorruptChunkBody& body) = 0;
@@ -36,11 +37,11 @@ class PipelinePort {
 
 // Where a space's flat buffers are, as the device addresses them.
 struct SpaceBuffers {
-  char* params = nullptr;              // whole space, param_dtype
-  const float* grad_shard = nullptr;   // this rank's shard, summed over the members
+  char* params = nullptr;             // whole space, param_dtype
+  const float* grad_shard = nullptr;  // this rank's shard, summed over the members
   ElementRange shard;
   DType param_dtype = DType::kF32;
-  AdamFactors factors;                 // of the step in hand, coefficient included
+  AdamFactors factors;  // of the step in hand, coefficient included
 };
 
 // Fills main weights of [range) of a space; exp_avg and exp_avg_sq are zeroed by the pipeline.
@@ -49,13 +50,13 @@ using FillInitial = std::function<Status(uint32_t space, ElementRange range, flo
 struct PipelineLimits {
   uint32_t window_chunks = 1;
   uint32_t staging_buffers = 3;
-  uint32_t leases_ahead = 3;           // windows leased or being leased at once
+  uint32_t leases_ahead = 3;  // windows leased or being leased at once
 };
 
 struct PipelineCounters {
-  uint64_t commits = 0;                // chunks
-  double lease_wait_seconds = 0;       // nothing in flight, the next window's lease not there
-  double stall_seconds = 0;            // windows in flight, the update waiting for a copy
+  uint64_t commits = 0;           // chunks
+  double lease_wait_seconds = 0;  // nothing in flight, the next window's lease not there
+  double stall_seconds = 0;       // windows in flight, the update waiting for a copy
 };
 
 class WindowPipeline {
@@ -91,7 +92,16 @@ class WindowPipeline {
   void set_published(uint32_t chunk, Step step) { published_[chunk] = step; }
 
  private:
-  enum class State { kWanted, kRequested, kGranted, kCopyIn, kCompute, kCopyOut, kCommitting, kDone };
+  enum class State {
+    kWanted,
+    kRequested,
+    kGranted,
+    kCopyIn,
+    kCompute,
+    kCopyOut,
+    kCommitting,
+    kDone
+  };
   struct Window {
     uint32_t first_chunk = 0;
     uint32_t chunk_count = 0;
@@ -131,7 +141,7 @@ class WindowPipeline {
   std::vector<SpaceBuffers> spaces_;
   FillInitial fill_;
   std::vector<Window> windows_;
-  std::vector<Window> abandoned_;      // enqueued work still writes into their sums
+  std::vector<Window> abandoned_;  // enqueued work still writes into their sums
   bool draining_ = false;
   std::vector<bool> buffer_taken_;
   std::vector<Step> published_;

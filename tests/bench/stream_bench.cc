@@ -16,7 +16,6 @@
 namespace optlease {
 namespace {
 
-
 AdamFactors factors_of(Step step) {
   const GroupParams params{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
   return make_adam_factors(params, step, 1.0f);
@@ -36,9 +35,10 @@ AdamChunk chunk_at(char* base, const ElementRange& range, const float* grads, ch
   return chunk;
 }
 
-// The same three streams and staging buffers; chunks go back to where they came from and nobody asks.
-double pipelined_loop(Device& device, const ArenaSpec& arena, std::vector<char*>& slots, const float* grads,
-                      char* params, Step step, uint32_t buffers) {
+// The same three streams and staging buffers; chunks go back to where they came from and nobody
+// asks.
+double pipelined_loop(Device& device, const ArenaSpec& arena, std::vector<char*>& slots,
+                      const float* grads, char* params, Step step, uint32_t buffers) {
   const AdamFactors factors = factors_of(step);
   std::vector<ChunkSums> sums(arena.chunks.size());
   std::vector<Ticket> free_at(buffers);
@@ -64,8 +64,8 @@ double pipelined_loop(Device& device, const ArenaSpec& arena, std::vector<char*>
   return seconds_since(start);
 }
 
-double serial_loop(const ArenaSpec& arena, std::vector<char*>& slots, char* staging, const float* grads,
-                   char* params, Step step) {
+double serial_loop(const ArenaSpec& arena, std::vector<char*>& slots, char* staging,
+                   const float* grads, char* params, Step step) {
   const AdamFactors factors = factors_of(step);
   const int64_t start = now_us();
   for (size_t c = 0; c < arena.chunks.size(); ++c) {
@@ -115,9 +115,10 @@ int run(uint64_t elements, uint64_t chunk_mib, int rounds) {
       std::fprintf(stderr, "%s\n", stepped.text().c_str());
       return 1;
     }
-    const double pipelined_seconds =
-        pipelined_loop(job.device(), job.arena(), slots, grads.data(), params.data(), step, shape.staging_buffers);
-    const double serial_seconds = serial_loop(job.arena(), slots, staging.data(), grads.data(), params.data(), step);
+    const double pipelined_seconds = pipelined_loop(job.device(), job.arena(), slots, grads.data(),
+                                                    params.data(), step, shape.staging_buffers);
+    const double serial_seconds =
+        serial_loop(job.arena(), slots, staging.data(), grads.data(), params.data(), step);
     if (round == 0) continue;  // warm-up: page faults
     leased.push_back(lease_seconds);
     pipelined.push_back(pipelined_seconds);
@@ -128,9 +129,11 @@ int run(uint64_t elements, uint64_t chunk_mib, int rounds) {
   std::printf(
       "{\"elements\": %llu, \"chunk_mib\": %llu, \"chunks\": %zu, \"rounds\": %d, "
       "\"leased_seconds\": %.4f, \"pipelined_seconds\": %.4f, \"serial_seconds\": %.4f, "
-      "\"throughput_to_pipelined\": %.3f, \"throughput_to_serial\": %.3f, \"leased_ns_per_param\": %.3f}\n",
-      static_cast<unsigned long long>(elements), static_cast<unsigned long long>(chunk_mib), job.arena().chunks.size(),
-      rounds, median(leased), median(pipelined), median(serial), median(to_pipelined), median(to_serial),
+      "\"throughput_to_pipelined\": %.3f, \"throughput_to_serial\": %.3f, \"leased_ns_per_param\": "
+      "%.3f}\n",
+      static_cast<unsigned long long>(elements), static_cast<unsigned long long>(chunk_mib),
+      job.arena().chunks.size(), rounds, median(leased), median(pipelined), median(serial),
+      median(to_pipelined), median(to_serial),
       median(leased) * 1e9 / static_cast<double>(elements));
   return 0;
 }

@@ -15,8 +15,12 @@ class MachineTest : public testing::Test {
  protected:
   void make(bool own_gradients, int64_t steps = 10) {
     ChunkFacts facts;
-    facts.behind = [this](Step step) { return where([&](size_t c) { return versions[c] < step; }); };
-    facts.unpublished = [this](Step step) { return where([&](size_t c) { return published[c] != step; }); };
+    facts.behind = [this](Step step) {
+      return where([&](size_t c) { return versions[c] < step; });
+    };
+    facts.unpublished = [this](Step step) {
+      return where([&](size_t c) { return published[c] != step; });
+    };
     facts.skipped = [this](Step step) { return step == skipped_step; };
     machine = std::make_unique<StepMachine>(steps, own_gradients, std::move(facts));
   }

@@ -1,5 +1,5 @@
-// The pipeline over the real store, lease table and CPU device, against the resident oracle: the same
-// updates on plain arrays.
+// The pipeline over the real store, lease table and CPU device, against the resident oracle: the
+// same updates on plain arrays.
 #include "actors/gpu_actor/window_pipeline.h"
 
 #include <gtest/gtest.h>
@@ -15,15 +15,14 @@ namespace {
 
 constexpr uint64_t kElements = 50'003;  // uneven: the last chunk is short
 
-GroupParams adamw() {
-  return {1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
-}
+GroupParams adamw() { return {1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0}; }
 
 std::vector<float> gradients(Step step, uint64_t elements) {
   std::mt19937_64 random(static_cast<uint64_t>(step) * 7919);
   std::normal_distribution<float> normal;
   std::vector<float> values(elements);
-  for (float& value : values) value = normal(random) * std::pow(10.0f, static_cast<float>(step % 4) - 2);
+  for (float& value : values)
+    value = normal(random) * std::pow(10.0f, static_cast<float>(step % 4) - 2);
   values[0] = 0;
   values[1] = 1e-39f;
   return values;
@@ -41,7 +40,8 @@ struct Resident {
 };
 
 Resident resident_run(Step steps, uint64_t elements) {
-  Resident state{std::vector<float>(elements), std::vector<float>(elements), std::vector<float>(elements)};
+  Resident state{std::vector<float>(elements), std::vector<float>(elements),
+                 std::vector<float>(elements)};
   for (uint64_t i = 0; i < elements; ++i) state.main[i] = initial_value(i);
   for (Step step = 1; step <= steps; ++step) {
     const AdamFactors factors = make_adam_factors(adamw(), step, 0.5f);
@@ -53,7 +53,8 @@ Resident resident_run(Step steps, uint64_t elements) {
   return state;
 }
 
-void expect_same_bits(const std::vector<float>& found, const std::vector<float>& expected, const char* name) {
+void expect_same_bits(const std::vector<float>& found, const std::vector<float>& expected,
+                      const char* name) {
   ASSERT_EQ(found.size(), expected.size());
   EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << name;
 }
@@ -104,11 +105,13 @@ TEST_P(PipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, PipelineShapes,
-    testing::Values(InProcessShape{kElements, 0, 1, 1, 1}, InProcessShape{kElements, 64 << 10, 1, 2, 3},
-                    InProcessShape{kElements, 64 << 10, 3, 1, 2}, InProcessShape{kElements, 20 << 10, 4, 3, 4},
-                    InProcessShape{kElements, 768, 16, 2, 3}, InProcessShape{kElements, 100 << 10, 2, 5, 1}));
+INSTANTIATE_TEST_SUITE_P(Shapes, PipelineShapes,
+                         testing::Values(InProcessShape{kElements, 0, 1, 1, 1},
+                                         InProcessShape{kElements, 64 << 10, 1, 2, 3},
+                                         InProcessShape{kElements, 64 << 10, 3, 1, 2},
+                                         InProcessShape{kElements, 20 << 10, 4, 3, 4},
+                                         InProcessShape{kElements, 768, 16, 2, 3},
+                                         InProcessShape{kElements, 100 << 10, 2, 5, 1}));
 
 TEST(WindowPipeline, RepublishesTheCommittedMainWeights) {
   InProcessJob job({kElements, 64 << 10, 2, 2, 3, DType::kBF16});
@@ -129,7 +132,8 @@ TEST(WindowPipeline, StopsAtAFlippedBitAndNamesTheChunk) {
   EXPECT_NE(status.message().find("chunk 2 "), std::string::npos) << status.message();
   ASSERT_EQ(job.corrupt.size(), 1u);
   EXPECT_EQ(job.corrupt[0].chunk, 2u);
-  EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(2)), 0) << "corrupt bytes were committed";
+  EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(2)), 0)
+      << "corrupt bytes were committed";
 }
 
 TEST(WindowPipeline, NoticesAFlippedBitWhenItRepublishes) {
@@ -154,8 +158,9 @@ TEST(WindowPipeline, PassesEveryRehearsalPhaseOfAStepOnceInOrder) {
   job.phases.clear();
   ASSERT_TRUE(step_once(job, 1).is_ok());
   const std::vector<std::pair<RehearsePhase, Step>> expected = {
-      {RehearsePhase::kBeforeLease, 1}, {RehearsePhase::kCopyIn, 1},  {RehearsePhase::kUpdate, 1},
-      {RehearsePhase::kCopyOut, 1},     {RehearsePhase::kBeforeCommit, 1}, {RehearsePhase::kAfterCommit, 1}};
+      {RehearsePhase::kBeforeLease, 1},  {RehearsePhase::kCopyIn, 1},
+      {RehearsePhase::kUpdate, 1},       {RehearsePhase::kCopyOut, 1},
+      {RehearsePhase::kBeforeCommit, 1}, {RehearsePhase::kAfterCommit, 1}};
   EXPECT_EQ(job.phases, expected);
 }
 

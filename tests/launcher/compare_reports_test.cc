@@ -47,8 +47,10 @@ TEST(CompareReports, NamesWhoDiedAndHowLongItTook) {
 }
 
 TEST(CompareReports, RefusesWhatIsNoReport) {
-  EXPECT_EQ(compare_reports("a", "{}", "b", report("ab", 1)).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(compare_reports("a", "not json", "b", "").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(compare_reports("a", "{}", "b", report("ab", 1)).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(compare_reports("a", "not json", "b", "").status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ TEST_F(ModelFiles, AreRefusedWhereTheyContradictTheTensorTable) {
       "source = \"m.safetensors\"\nparameters = [{ name = \"wieght\", shape = [2, 3] }, "
       "{ name = \"b\", shape = [5] }]");
   ASSERT_FALSE(loaded.is_ok());
-  const std::string& text = loaded.status().message();
+  const std::string text = loaded.status().message();
   EXPECT_NE(text.find("parameter 'wieght'"), std::string::npos) << text;
   EXPECT_NE(text.find("is not there; did you mean 'weight'?"), std::string::npos) << text;
   EXPECT_NE(text.find("has shape [4], the configuration says [5]"), std::string::npos) << text;

@@ -1,5 +1,5 @@
-// Rules about the tree itself: which layer may include which, sizes, and words that must not appear.
-// No exceptions list: what breaks a rule is changed, not excused.
+// Rules about the tree itself: which layer may include which, sizes, and words that must not
+// appear. No exceptions list: what breaks a rule is changed, not excused.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +17,8 @@ const fs::path kRoot = OPTLEASE_SOURCE_DIR;
 
 std::vector<fs::path> files_with(const std::set<std::string>& extensions) {
   std::vector<fs::path> found;
-  for (const char* top : {"shm", "kernels", "actors", "launcher", "configs", "tests", "docs", "cmake", ".ci"}) {
+  for (const char* top :
+       {"shm", "kernels", "actors", "launcher", "configs", "tests", "docs", "cmake", ".ci"}) {
     if (!fs::exists(kRoot / top)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
       if (entry.is_regular_file() && extensions.contains(entry.path().extension())) {
@@ -41,10 +42,18 @@ std::string in_tree(const fs::path& path) { return fs::relative(path, kRoot).str
 
 // The layer of a file or include path; empty for what is no layer of ours.
 std::string layer_of(const std::string& path) {
-  static const std::vector<std::string> kLayers = {
-      "shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime",
-      "actors/host_store", "actors/gpu_actor", "actors/client", "actors/monitor", "actors/trainer",
-      "launcher"};
+  static const std::vector<std::string> kLayers = {"shm/contract",
+                                                   "shm",
+                                                   "kernels",
+                                                   "actors/wire",
+                                                   "actors/tensor_files",
+                                                   "actors/runtime",
+                                                   "actors/host_store",
+                                                   "actors/gpu_actor",
+                                                   "actors/client",
+                                                   "actors/monitor",
+                                                   "actors/trainer",
+                                                   "launcher"};
   for (const std::string& layer : kLayers) {
     if (path.starts_with(layer + "/")) return layer;
   }
@@ -81,7 +90,8 @@ TEST(Tree, IncludesPointDown) {
       if (!std::regex_search(line, match, include)) continue;
       ++seen;
       const std::string target = layer_of(match[1].str());
-      EXPECT_FALSE(target.empty()) << in_tree(path) << " includes " << match[1] << ": write it from the root";
+      EXPECT_FALSE(target.empty())
+          << in_tree(path) << " includes " << match[1] << ": write it from the root";
       EXPECT_TRUE(target == layer || kBelow.at(layer).contains(target))
           << in_tree(path) << " includes " << match[1] << ": the arrow runs up";
     }
@@ -113,7 +123,8 @@ TEST(Tree, EachWrappedLibraryIsIncludedInOnePlace) {
     for (const std::string& line : lines_of(path)) {
       for (const auto& [library, home] : homes) {
         if (line.starts_with("#include <" + library)) {
-          EXPECT_TRUE(name.starts_with(home)) << name << " includes " << library << ", which belongs to " << home;
+          EXPECT_TRUE(name.starts_with(home))
+              << name << " includes " << library << ", which belongs to " << home;
         }
       }
     }
@@ -135,14 +146,18 @@ TEST(Tree, FilesHaveAtMost400LinesOf100Columns) {
 // Functions at namespace level: from the line that opens the body to the closing brace in column 0.
 TEST(Tree, FunctionsHaveAtMost70Lines) {
   const std::regex opens("^[^ #/}].*\\{$");
-  const std::regex no_function("^(namespace|extern|struct|class|enum|union|const|constexpr|inline constexpr|static const|typedef)\\b");
+  const std::regex no_function(
+      "^(namespace|extern|struct|class|enum|union|const|constexpr|inline constexpr|static "
+      "const|typedef)\\b");
   for (const fs::path& path : code_files()) {
     const auto lines = lines_of(path);
     for (size_t i = 0; i < lines.size(); ++i) {
       const bool body = std::regex_search(lines[i], opens) ||
                         (lines[i].starts_with("    ") && lines[i].ends_with(") {") && i > 0 &&
                          !lines[i - 1].starts_with("  ") && !lines[i - 1].empty());
-      if (!body || (std::regex_search(lines[i], no_function) && lines[i].find('(') == std::string::npos)) continue;
+      if (!body ||
+          (std::regex_search(lines[i], no_function) && lines[i].find('(') == std::string::npos))
+        continue;
       size_t end = i;
       while (end < lines.size() && !lines[end].starts_with("}")) ++end;
       EXPECT_LE(end - i + 1, 70u) << in_tree(path) << ":" << i + 1 << ": " << lines[i];
@@ -154,7 +169,8 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
   // Written in pieces so that this file passes its own test.
   const std::vector<std::string> words = {std::string("/wo") + "rk/", std::string("../sha") + "red",
                                           std::string("/ro") + "ot/", std::string("/fa") + "rm/"};
-  auto files = files_with({".h", ".cc", ".c", ".cu", ".md", ".sh", ".toml", ".txt", ".cmake", ".py"});
+  auto files =
+      files_with({".h", ".cc", ".c", ".cu", ".md", ".sh", ".toml", ".txt", ".cmake", ".py"});
   files.push_back(kRoot / "README.md");
   files.push_back(kRoot / "CMakeLists.txt");
   for (const fs::path& path : files) {
@@ -162,7 +178,8 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
     EXPECT_FALSE(lines.empty()) << in_tree(path) << " is empty or missing";
     for (size_t i = 0; i < lines.size(); ++i) {
       for (const std::string& word : words) {
-        EXPECT_EQ(lines[i].find(word), std::string::npos) << in_tree(path) << ":" << i + 1 << " names " << word;
+        EXPECT_EQ(lines[i].find(word), std::string::npos)
+            << in_tree(path) << ":" << i + 1 << " names " << word;
       }
     }
   }

@@ -62,13 +62,17 @@ class InProcessJob final : public PipelinePort {
     Result<std::unique_ptr<Device>> device = make_device("cpu");
     OPTLEASE_CHECK(device.is_ok(), "%s", device.status().text().c_str());
     device_ = std::move(device).value();
-    const Status staged = device_->allocate_staging(shape_.staging_buffers, arena_.slot_bytes * shape_.window_chunks);
+    const Status staged =
+        device_->allocate_staging(shape_.staging_buffers, arena_.slot_bytes * shape_.window_chunks);
     OPTLEASE_CHECK(staged.is_ok(), "%s", staged.text().c_str());
-    PipelineLimits limits{shape_.window_chunks, shape_.staging_buffers, shape_.prefetch_windows + 1};
+    PipelineLimits limits{shape_.window_chunks, shape_.staging_buffers,
+                          shape_.prefetch_windows + 1};
     pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, kRank, arena_, limits, *this);
-    // The lease table is the store's memory; here it is rebuilt with the actor, as after a store's death.
+    // The lease table is the store's memory; here it is rebuilt with the actor, as after a store's
+    // death.
     leases_ = std::make_unique<LeaseTable>(LeaseTableOptions{60'000, 0, shape_.window_chunks});
-    leases_->add_rank(kRank, std::vector<uint32_t>(arena_.chunks.size(), 1), store_->unreferenced_slots(kRank), Incarnation(0));
+    leases_->add_rank(kRank, std::vector<uint32_t>(arena_.chunks.size(), 1),
+                      store_->unreferenced_slots(kRank), Incarnation(0));
     ++incarnation_.value;
     const Status hello = leases_->hello(kRank, incarnation_, now());
     OPTLEASE_CHECK(hello.is_ok(), "%s", hello.text().c_str());
@@ -102,7 +106,8 @@ class InProcessJob final : public PipelinePort {
     replies_.push_back([=, this] {
       const Result<Lease> lease = leases_->grant(kRank, incarnation_, step, first, count, now());
       if (!lease.is_ok()) {
-        OPTLEASE_CHECK(lease.status().code() == StatusCode::kBusy, "%s", lease.status().text().c_str());
+        OPTLEASE_CHECK(lease.status().code() == StatusCode::kBusy, "%s",
+                       lease.status().text().c_str());
         return pipeline_->on_lease_busy(static_cast<uint64_t>(now_us()));
       }
       LeaseGrantBody body{lease.value().id.value, step, first, count, count, 0};
@@ -112,12 +117,14 @@ class InProcessJob final : public PipelinePort {
         const SlotIndex shadow = lease.value().shadow[i];
         const SlotEntry source = store_->view().entries(kRank, chunk).front();
         const bool written = store_->view().version(kRank, chunk) != kNoStep;
-        entries.push_back({chunk.value, written ? source.slot : shadow.value, shadow.value, 0, source.checksum});
+        entries.push_back(
+            {chunk.value, written ? source.slot : shadow.value, shadow.value, 0, source.checksum});
       }
       pipeline_->on_grant(body, entries);
     });
   }
-  void request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) override {
+  void request_commit(const CommitRequestBody& body,
+                      const std::vector<SlotEntry>& shadow) override {
     replies_.push_back([=, this] {
       const Status may = leases_->may_commit(kRank, incarnation_, LeaseId(body.lease_id), body.step,
                                              body.first_chunk, body.chunk_count, shadow, now());

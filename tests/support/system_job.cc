@@ -38,7 +38,8 @@ pid_t spawn(const std::vector<std::string>& args, const std::vector<std::string>
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_addopen(&actions, 1, output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                   0600);
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
   pid_t pid = 0;
   const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), envp.data());
@@ -112,7 +113,8 @@ SystemJob::~SystemJob() {
     for (const auto& entry : fs::recursive_directory_iterator(directory_)) {
       if (entry.path().extension() != ".log") continue;
       const std::string text = read_file(entry.path());
-      std::fprintf(stderr, "--- %s\n%s\n", entry.path().c_str(), text.substr(text.size() > 6000 ? text.size() - 6000 : 0).c_str());
+      std::fprintf(stderr, "--- %s\n%s\n", entry.path().c_str(),
+                   text.substr(text.size() > 6000 ? text.size() - 6000 : 0).c_str());
     }
   }
   fs::remove_all(directory_);
@@ -123,9 +125,11 @@ void SystemJob::use(const std::string& config_file, std::vector<std::string> ove
   overrides_ = std::move(overrides);
 }
 
-void SystemJob::rehearse(const std::string& role, int rank, int64_t step, const std::string& phase, int at_rank) {
-  extra_toml_ += format("\n[[rehearse]]\nrole = \"%s\"\nrank = %d\nstep = %lld\nphase = \"%s\"\nat_rank = %d\n",
-                        role.c_str(), rank, static_cast<long long>(step), phase.c_str(), at_rank);
+void SystemJob::rehearse(const std::string& role, int rank, int64_t step, const std::string& phase,
+                         int at_rank) {
+  extra_toml_ += format(
+      "\n[[rehearse]]\nrole = \"%s\"\nrank = %d\nstep = %lld\nphase = \"%s\"\nat_rank = %d\n",
+      role.c_str(), rank, static_cast<long long>(step), phase.c_str(), at_rank);
 }
 
 std::vector<std::string> SystemJob::environment() const {
@@ -140,13 +144,24 @@ std::string SystemJob::config_path() const {
   const std::string source = std::string(OPTLEASE_SOURCE_DIR) + "/configs/" + config_file_;
   if (extra_toml_.empty()) return source;
   const std::string path = directory_ + "/" + config_file_;
-  std::ofstream(path) << read_file(source) << extra_toml_;
+  // The copy lies elsewhere: what it names relative to itself stays where it was.
+  std::string text = read_file(source);
+  const std::string here = "{config_dir}";
+  for (size_t at = 0; (at = text.find(here, at)) != std::string::npos;) {
+    text.replace(at, here.size(), std::string(OPTLEASE_SOURCE_DIR) + "/configs");
+  }
+  std::ofstream(path) << text << extra_toml_;
   return path;
 }
 
 void SystemJob::start(const std::vector<std::string>& flags) {
-  std::vector<std::string> args = {std::string(OPTLEASE_BIN_DIR) + "/optlease", "run", config_path(),
-                                   "--report", directory_ + "/report.json", "--set", "job.name=" + name_};
+  std::vector<std::string> args = {std::string(OPTLEASE_BIN_DIR) + "/optlease",
+                                   "run",
+                                   config_path(),
+                                   "--report",
+                                   directory_ + "/report.json",
+                                   "--set",
+                                   "job.name=" + name_};
   for (const std::string& each : overrides_) {
     args.push_back("--set");
     args.push_back(each);
@@ -163,9 +178,7 @@ CommandResult SystemJob::wait(int timeout_s) {
   return result;
 }
 
-bool SystemJob::launcher_alive() {
-  return launcher_ > 0 && !has_ended(launcher_);
-}
+bool SystemJob::launcher_alive() { return launcher_ > 0 && !has_ended(launcher_); }
 
 Json SystemJob::run(const std::vector<std::string>& flags, int timeout_s) {
   start(flags);
@@ -228,7 +241,8 @@ std::vector<std::string> SystemJob::segments() const {
   std::vector<std::string> found;
   const std::string part = "." + name_ + ".";
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().find(part) != std::string::npos) found.push_back(entry.path());
+    if (entry.path().filename().string().find(part) != std::string::npos)
+      found.push_back(entry.path());
   }
   return found;
 }
@@ -239,8 +253,10 @@ std::vector<pid_t> SystemJob::processes() const {
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = entry.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string text = read_file("/proc/" + pid + "/cmdline") + read_file("/proc/" + pid + "/environ");
-    if (text.find(name_) != std::string::npos && std::stoi(pid) != getpid()) found.push_back(std::stoi(pid));
+    const std::string text =
+        read_file("/proc/" + pid + "/cmdline") + read_file("/proc/" + pid + "/environ");
+    if (text.find(name_) != std::string::npos && std::stoi(pid) != getpid())
+      found.push_back(std::stoi(pid));
   }
   return found;
 }

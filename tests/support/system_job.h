@@ -15,10 +15,10 @@ namespace optlease {
 using Json = nlohmann::json;
 
 struct CommandResult {
-  int exit_code = -1;        // -1: ended by a signal or past the deadline
+  int exit_code = -1;  // -1: ended by a signal or past the deadline
   int signal = 0;
   bool timed_out = false;
-  std::string output;        // stdout and stderr
+  std::string output;  // stdout and stderr
 };
 
 class SystemJob {
@@ -33,7 +33,8 @@ class SystemJob {
   void use(const std::string& config_file, std::vector<std::string> overrides);
   void add(const std::string& override_) { overrides_.push_back(override_); }
   // Adds [[rehearse]] entries: the configuration is copied and extended.
-  void rehearse(const std::string& role, int rank, int64_t step, const std::string& phase, int at_rank);
+  void rehearse(const std::string& role, int rank, int64_t step, const std::string& phase,
+                int at_rank);
 
   // `optlease run` in the background, with a report. Flags such as --resume.
   void start(const std::vector<std::string>& flags = {});
@@ -78,6 +79,6 @@ class SystemJob {
 
 // OPTLEASE_TEST_SEED, or one from the clock; printed by whoever uses it.
 uint64_t test_seed();
-bool long_tests();           // OPTLEASE_TEST_LONG
+bool long_tests();  // OPTLEASE_TEST_LONG
 
 }  // namespace optlease

@@ -13,7 +13,8 @@
 namespace optlease {
 namespace {
 
-const std::vector<std::string> kLongJob = {"job.steps=100000", "model.elements=60000", "offload.chunk_size_mb=0.0625"};
+const std::vector<std::string> kLongJob = {"job.steps=100000", "model.elements=60000",
+                                           "offload.chunk_size_mb=0.0625"};
 
 // A job that runs until it is stopped.
 class LiveJob : public testing::Test {
@@ -38,9 +39,11 @@ TEST_F(LiveJob, StatusListsEveryProcess) {
   for (const Json& process : status["processes"]) {
     roles.insert(process["role"].get<std::string>());
     EXPECT_GT(process["pid"].get<int>(), 0);
-    EXPECT_TRUE(process.contains("incarnation") && process.contains("state") && process.contains("rank"));
+    EXPECT_TRUE(process.contains("incarnation") && process.contains("state") &&
+                process.contains("rank"));
   }
-  EXPECT_EQ(roles, (std::multiset<std::string>{"gpu_actor", "gpu_actor", "host_store", "launcher"}));
+  EXPECT_EQ(roles,
+            (std::multiset<std::string>{"gpu_actor", "gpu_actor", "host_store", "launcher"}));
 }
 
 TEST_F(LiveJob, RestartReplacesTheActorAndTheJobGoesOn) {
@@ -86,8 +89,9 @@ TEST_F(LiveJob, MonitorShowsEveryRankOnceAndAsJson) {
 }
 
 TEST_F(LiveJob, ASecondRunOfTheSameNameIsRefusedAndDisturbsNothing) {
-  const CommandResult second = job.command(
-      {"run", std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml", "--set", "job.name=" + job.name()});
+  const CommandResult second =
+      job.command({"run", std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml", "--set",
+                   "job.name=" + job.name()});
   EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::kAlreadyRunning)) << second.output;
   const int64_t step = job.status()["step_committed"].get<int64_t>();
   EXPECT_TRUE(job.wait_for_step(step + 3));
@@ -139,7 +143,8 @@ TEST(Command, SelftestPassesOnTheGoldenVectorsAndFailsOnAlteredOnes) {
 TEST(Command, EveryCommandHasHelp) {
   SystemJob job("help");
   EXPECT_EQ(job.command({"--help"}).exit_code, 0);
-  for (const char* name : {"run", "plan", "status", "monitor", "restart", "stop", "clean", "digest", "export", "selftest", "compare"}) {
+  for (const char* name : {"run", "plan", "status", "monitor", "restart", "stop", "clean", "digest",
+                           "export", "selftest", "compare"}) {
     const CommandResult help = job.command({name, "--help"});
     EXPECT_EQ(help.exit_code, 0) << name;
     EXPECT_GT(help.output.size(), 40u) << name;
@@ -149,9 +154,12 @@ TEST(Command, EveryCommandHasHelp) {
 TEST(Command, AJobThatDoesNotRunIsSaidSo) {
   SystemJob job("nobody");
   for (const std::vector<std::string>& args :
-       {std::vector<std::string>{"status", "nobody-runs-this"}, {"stop", "nobody-runs-this"},
-        {"restart", "nobody-runs-this", "--rank", "0"}, {"monitor", "nobody-runs-this", "--once"},
-        {"digest", "nobody-runs-this"}, {"export", "nobody-runs-this", "--out", "/dev/null"}}) {
+       {std::vector<std::string>{"status", "nobody-runs-this"},
+        {"stop", "nobody-runs-this"},
+        {"restart", "nobody-runs-this", "--rank", "0"},
+        {"monitor", "nobody-runs-this", "--once"},
+        {"digest", "nobody-runs-this"},
+        {"export", "nobody-runs-this", "--out", "/dev/null"}}) {
     const CommandResult result = job.command(args);
     EXPECT_NE(result.exit_code, 0) << args[0];
     EXPECT_FALSE(result.timed_out) << args[0];

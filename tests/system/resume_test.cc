@@ -9,7 +9,8 @@
 namespace optlease {
 namespace {
 
-const std::vector<std::string> kJob = {"job.steps=400", "model.elements=60000", "offload.chunk_size_mb=0.0625"};
+const std::vector<std::string> kJob = {"job.steps=400", "model.elements=60000",
+                                       "offload.chunk_size_mb=0.0625"};
 
 int number_of(ExitCode code) { return static_cast<int>(code); }
 
@@ -49,7 +50,8 @@ TEST(Resume, AfterEveryProcessOfTheNodeIsKilledAtOnce) {
     ASSERT_TRUE(job.wait_for_step(step));
     const Json status = job.status();
     for (const Json& process : status["processes"]) {
-      if (process["pid"].is_number() && process["role"] != "launcher") kill(process["pid"].get<pid_t>(), SIGKILL);
+      if (process["pid"].is_number() && process["role"] != "launcher")
+        kill(process["pid"].get<pid_t>(), SIGKILL);
     }
     kill(job.launcher_pid(), SIGKILL);
     job.wait();
@@ -123,11 +125,13 @@ TEST(Resume, SigtermKeepsTheStateWhereTheJobAsksForIt) {
 
 TEST(Resume, ACrashLoopEndsTheJobWithItsReasonAndKeepsTheState) {
   SystemJob job("loop");
-  job.use("quickstart.toml", {"trainer.command=[\"/bin/false\"]", "restart.intensity=3", "restart.backoff_ms=1"});
+  job.use("quickstart.toml",
+          {"trainer.command=[\"/bin/false\"]", "restart.intensity=3", "restart.backoff_ms=1"});
   job.start();
   const CommandResult result = job.wait(60);
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_FALSE(job.segments().empty()) << "the state of a failed job is kept for --resume: " << result.output;
+  EXPECT_FALSE(job.segments().empty())
+      << "the state of a failed job is kept for --resume: " << result.output;
   const CommandResult clean = job.command({"clean", "{job}"});
   EXPECT_EQ(clean.exit_code, 0) << clean.output;
   EXPECT_TRUE(job.segments().empty()) << clean.output;

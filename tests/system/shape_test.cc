@@ -15,7 +15,8 @@ std::string digest_with(const std::string& config, std::vector<std::string> over
 }
 
 TEST(Shape, ChunkWindowAndStagingSizesChangeNoBit) {
-  const std::vector<std::string> base = {"job.steps=6", "model.elements=100003"};
+  const std::vector<std::string> base = {"job.steps=6", "model.elements=100003",
+                                         "gradients.nonfinite_steps=[]"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), base.begin(), base.end());
     return digest_with("synthetic.toml", more);
@@ -23,8 +24,12 @@ TEST(Shape, ChunkWindowAndStagingSizesChangeNoBit) {
   const std::string one_chunk = with({"offload.chunk_size_mb=0", "offload.staging_buffers=1"});
   EXPECT_NE(one_chunk, "none");
   EXPECT_EQ(with({"offload.chunk_size_mb=0.125"}), one_chunk);
-  EXPECT_EQ(with({"offload.chunk_size_mb=0.125", "offload.window_chunks=3", "offload.staging_buffers=2"}), one_chunk);
-  EXPECT_EQ(with({"offload.chunk_size_mb=0.03", "offload.window_chunks=7", "offload.prefetch_windows=4"}), one_chunk);
+  EXPECT_EQ(
+      with({"offload.chunk_size_mb=0.125", "offload.window_chunks=3", "offload.staging_buffers=2"}),
+      one_chunk);
+  EXPECT_EQ(
+      with({"offload.chunk_size_mb=0.03", "offload.window_chunks=7", "offload.prefetch_windows=4"}),
+      one_chunk);
   EXPECT_EQ(with({"offload.chunk_size_mb=512", "offload.prefetch_windows=1"}), one_chunk);
 }
 
@@ -35,19 +40,24 @@ TEST(Shape, ChunkSizeChangesNoBitOfAJobWithExperts) {
 }
 
 TEST(Shape, MoreRanksThanElementsAndOneRankWork) {
-  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "model.elements=70", "ranks.world_size=3"}), "none");
-  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "model.elements=1", "ranks.world_size=1"}), "none");
+  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "gradients.nonfinite_steps=[]",
+                                           "model.elements=70", "ranks.world_size=3"}),
+            "none");
+  EXPECT_NE(digest_with("synthetic.toml", {"job.steps=3", "gradients.nonfinite_steps=[]",
+                                           "model.elements=1", "ranks.world_size=1"}),
+            "none");
 }
 
 TEST(Shape, ANonFiniteGradientSkipsTheStepOnEveryRankAndIsCounted) {
   SystemJob job("skip");
-  job.use("synthetic.toml", {"job.steps=6", "model.elements=50000", "gradients.nonfinite_steps=[3]"});
+  job.use("synthetic.toml",
+          {"job.steps=6", "model.elements=50000", "gradients.nonfinite_steps=[3]"});
   const Json report = job.run();
   EXPECT_EQ(report["steps_skipped"], 1);
   EXPECT_EQ(report["steps_committed"], 6);
   SystemJob killed("skip-killed");
-  killed.use("synthetic.toml", {"job.steps=6", "model.elements=50000", "gradients.nonfinite_steps=[3]",
-                                "offload.chunk_size_mb=0.0625"});
+  killed.use("synthetic.toml", {"job.steps=6", "model.elements=50000",
+                                "gradients.nonfinite_steps=[3]", "offload.chunk_size_mb=0.0625"});
   killed.rehearse("host_store", 0, 2, "between_steps", 0);
   killed.rehearse("gpu_actor", 1, 3, "between_steps", 1);
   const Json again = killed.run();
@@ -57,7 +67,8 @@ TEST(Shape, ANonFiniteGradientSkipsTheStepOnEveryRankAndIsCounted) {
 
 TEST(Shape, TheSegmentsStayWithinTheStatePlusFivePercentAndTheWindows) {
   SystemJob job("memory");
-  job.use("synthetic.toml", {"job.steps=2", "model.elements=3000000", "offload.chunk_size_mb=1"});
+  job.use("synthetic.toml", {"job.steps=2", "gradients.nonfinite_steps=[]",
+                             "model.elements=3000000", "offload.chunk_size_mb=1"});
   const Json report = job.run();
   for (const Json& check : report["checks"]) {
     if (check["name"] == "host_bytes_within_contract" || check["name"] == "staging_within_budget") {
