@@ -70,7 +70,11 @@ class Monitor {
           options_.job.c_str(), options_.timeout_ms, directory_.path().c_str());
       return ExitCode::kNotRunning;
     }
-    if (!options_.json) screen_.show(render(state_, now_ms()));
+    if (options_.json) {
+      screen_.line(snapshot_json());
+    } else {
+      screen_.show(render(state_, now_ms()));
+    }
     return screen_.failed() ? ExitCode::kIo : ExitCode::kOk;
   }
 
@@ -109,11 +113,23 @@ class Monitor {
     OPTLEASE_TRY(attachment_.receive(timeout_ms, &updates));
     for (const JobAttachment::Update& update : updates) {
       const Status taken = state_.on_frame(update.rank, update.source, update.frame, now_ms());
-      if (!taken || !options_.json) continue;
+      if (!taken || !options_.json || options_.once) continue;
       // Written anew: whatever the frame looked like, this is one line.
       screen_.line(to_json(*state_.ranks()[update.rank].last));
     }
     return Status::ok();
+  }
+
+  // The ranks that answered, as one document on one line.
+  std::string snapshot_json() const {
+    std::string ranks;
+    for (const auto& rank : state_.ranks()) {
+      if (!rank.last) continue;
+      if (!ranks.empty()) ranks += ",";
+      ranks += to_json(*rank.last);
+    }
+    // A job's name needs no escaping: why_invalid_job_name allows letters, digits, '_' and '-'.
+    return "{\"job\":\"" + options_.job + "\",\"ranks\":[" + ranks + "]}";
   }
 
   bool has_ended() {

@@ -58,10 +58,9 @@ void add_options(CLI::App& app, TrainingOptions& options, std::optional<double>&
   app.add_option("--step-timeout-ms", options.session.step_timeout_ms,
                  "Longest wait for one step; 600000 where not given");
   app.footer(
-      "OPTLEASE_LOSS_FILE: a file that gets one JSON line {\"step\":t,\"loss\":x} a step; "
-      "\"{rank}\"\n"
-      "in its name is replaced. The model's shape comes from the job's tensors: embed.weight\n"
-      "[256, E], hidden.weight [H, C*E], hidden.bias [H], out.weight [256, H], out.bias [256].");
+      "OPTLEASE_LOSS_FILE names a file that gets one JSON line {\"step\":t,\"loss\":x} a step.\n"
+      "The model's shape comes from the job's tensors: embed.weight [256, E], hidden.weight\n"
+      "[H, C*E], hidden.bias [H], out.weight [256, H], out.bias [256]. docs/CLIENT.md says more.");
 }
 
 int run(int argc, char** argv) {

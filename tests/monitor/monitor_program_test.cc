@@ -1,6 +1,8 @@
 // The program itself against actors that this test plays.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,14 +129,21 @@ TEST_F(MonitorProgram, OnceNeedsOnlyTheSnapshotSocket) {
               one.answer_snapshots(words_of(1, 9));
             }),
             static_cast<int>(ExitCode::kOk));
-  std::istringstream lines(output());
-  int documents = 0;
-  for (std::string line; std::getline(lines, line); ++documents) {
-    const Result<ActorTelemetry> read = telemetry_from_json(line);
-    ASSERT_TRUE(read.is_ok()) << line;
-    EXPECT_EQ(read.value().step, 9);
-  }
-  EXPECT_EQ(documents, 2);
+  // One document on one line, the ranks' documents in it.
+  const std::string text = output();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  const std::string head = "{\"job\":\"job\",\"ranks\":[";
+  ASSERT_TRUE(text.starts_with(head) && text.ends_with("]}\n")) << text;
+  const size_t cut = text.find("},{");
+  ASSERT_NE(cut, std::string::npos) << text;
+  const Result<ActorTelemetry> first =
+      telemetry_from_json(text.substr(head.size(), cut + 1 - head.size()));
+  const Result<ActorTelemetry> second =
+      telemetry_from_json(text.substr(cut + 2, text.size() - 3 - (cut + 2)));
+  ASSERT_TRUE(first.is_ok() && second.is_ok()) << text;
+  EXPECT_EQ(first.value().rank, 0u);
+  EXPECT_EQ(second.value().rank, 1u);
+  EXPECT_EQ(second.value().step, 9);
 }
 
 TEST_F(MonitorProgram, OnceShowsThoseThatAnsweredAtTheDeadline) {

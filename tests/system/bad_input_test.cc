@@ -69,7 +69,9 @@ TEST(BadInput, AForeignSegmentUnderOurNameIsRefusedAndKept) {
   std::ifstream in(path);
   const std::string kept((std::istreambuf_iterator<char>(in)), {});
   EXPECT_EQ(kept, "somebody else's bytes") << result.output;
-  fs::remove(path);
+  // What we made beside it, the lock, goes with `clean`; so does a segment that nothing can use.
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+  EXPECT_TRUE(job.segments().empty());
 }
 
 // Random bytes, huge lengths and silence on each socket of a running job.

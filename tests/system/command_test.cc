@@ -85,7 +85,8 @@ TEST_F(LiveJob, MonitorShowsEveryRankOnceAndAsJson) {
   const CommandResult json = job.command({"monitor", "{job}", "--once", "--json"});
   ASSERT_EQ(json.exit_code, 0) << json.output;
   const Json document = Json::parse(json.output, nullptr, false);
-  EXPECT_FALSE(document.is_discarded()) << json.output;
+  ASSERT_FALSE(document.is_discarded()) << json.output;
+  EXPECT_EQ(document["ranks"].size(), 2u);
 }
 
 TEST_F(LiveJob, ASecondRunOfTheSameNameIsRefusedAndDisturbsNothing) {
