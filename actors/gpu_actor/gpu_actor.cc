@@ -20,6 +20,18 @@ constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
 constexpr int kRehearseTimeoutMs = 5000;
+constexpr int kPredecessorGoneMs = 5000;
+
+// The incarnation before this one may still be dying, its listeners open.
+template <class Open>
+auto once_predecessor_is_gone(Open open) {
+  const Deadline deadline = Deadline::after_ms(kPredecessorGoneMs);
+  while (true) {
+    auto opened = open();
+    if (opened.status().code() != StatusCode::kAlreadyExists || deadline.passed()) return opened;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
 
 }  // namespace
 
@@ -60,11 +72,13 @@ Result<std::unique_ptr<GpuActor>> GpuActor::create(const ChildArgs& args, JobPla
 Status GpuActor::open_parts() {
   worker_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (worker_fd_ < 0) return {StatusCode::kIo, format("eventfd: %s", std::strerror(errno))};
-  Result<TelemetryPublisher> publisher =
-      TelemetryPublisher::open(context_, directory_, rank_, plan_.telemetry.interval_ms);
+  Result<TelemetryPublisher> publisher = once_predecessor_is_gone([&] {
+    return TelemetryPublisher::open(context_, directory_, rank_, plan_.telemetry.interval_ms);
+  });
   if (!publisher.is_ok()) return publisher.status();
   publisher_.emplace(std::move(publisher).value());
-  Result<TrainerDesk> desk = TrainerDesk::open(context_, directory_, rank_);
+  Result<TrainerDesk> desk =
+      once_predecessor_is_gone([&] { return TrainerDesk::open(context_, directory_, rank_); });
   if (!desk.is_ok()) return desk.status();
   desk_.emplace(std::move(desk).value());
   SocketOptions options;
