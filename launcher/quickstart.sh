@@ -22,8 +22,8 @@ cmake --preset release >"$reports/configure.log" 2>&1 || { tail -n 20 "$reports/
 cmake --build --preset release --parallel "$(nproc)" --target "${programs[@]}"
 
 echo "[3/4] run: undisturbed, then with three rehearsed kills"
-"$bin/optlease" run configs/quickstart.toml --report "$reports/undisturbed.json"
-"$bin/optlease" run configs/quickstart_rehearsed.toml --report "$reports/rehearsed.json"
+"$bin/optlease" run configs/quickstart.toml --fresh --report "$reports/undisturbed.json"
+"$bin/optlease" run configs/quickstart_rehearsed.toml --fresh --report "$reports/rehearsed.json"
 
 echo "[4/4] compare"
 "$bin/optlease" compare "$reports/undisturbed.json" "$reports/rehearsed.json"

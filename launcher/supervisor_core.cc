@@ -317,9 +317,9 @@ void SupervisorCore::advance(uint64_t now_ms) {
   const uint64_t gap = now_ms - advanced_ms_;
   advanced_ms_ = now_ms;
   if (gap > kPauseMs) {
-    answered_ms_ += gap;
+    answered_ms_ = std::min(answered_ms_ + gap, now_ms);
     for (RankStatus& rank : facts_.ranks) rank.silent_ms = 0;
-    for (auto& [seat, chair] : chairs_) chair.since_ms += gap;
+    for (auto& [seat, chair] : chairs_) chair.since_ms = std::min(chair.since_ms + gap, now_ms);
   }
   check_zombies(now_ms);
   if (mode_ == Mode::kRun) {

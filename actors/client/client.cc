@@ -6,10 +6,14 @@
 #include <utility>
 
 #include "actors/client/optlease.h"
+#include "actors/runtime/client_abi.h"
 
 namespace optlease {
 
 namespace {
+
+static_assert(OPTLEASE_ABI_VERSION == kClientAbiVersion,
+              "actors serve the version that is shipped");
 
 // Until the plan is read, nobody knows the job's own timeout.
 constexpr uint64_t kFindJobTimeoutMs = 30000;

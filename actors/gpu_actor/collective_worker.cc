@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "actors/runtime/clock.h"
 #include "kernels/adam_math.h"
 #include "kernels/reduce_cpu.h"
 
@@ -103,9 +102,7 @@ void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t up
   post([this, order = std::move(order), overrides, updates_before] {
     WorkOutcome outcome{
         .kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
-    const int64_t start = now_us();
     outcome.status = reduce_spaces(order);
-    outcome.reduce_seconds = static_cast<double>(now_us() - start) * 1e-6;
     if (outcome.status.is_ok()) {
       outcome.status = make_record(order, overrides, updates_before, &outcome.record);
     }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,9 +23,9 @@ namespace optlease {
 
 // What the trainer asked for beyond the configuration.
 struct StepOverrides {
-  double lr = 0;  // NaN: as configured
+  double lr = std::numeric_limits<double>::quiet_NaN();  // NaN: as configured
   double grad_scale = 1;
-  double max_norm = 0;  // NaN: as configured
+  double max_norm = std::numeric_limits<double>::quiet_NaN();  // NaN: as configured
 };
 
 struct WorkOutcome {
@@ -34,7 +35,6 @@ struct WorkOutcome {
   Step step = kNoStep;
   Status status;
   StepRecord record{};  // kReduced
-  double reduce_seconds = 0;
 };
 
 class CollectiveWorker {

@@ -94,14 +94,14 @@ Status GpuActor::open_parts() {
   device_ = std::move(device).value();
   OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                          arena_.slot_bytes * plan_.segment.window_chunks));
-  Result<RankBuffers> buffers =
-      RankBuffers::open(plan_, rank_, directory_, plan_.restart.start_timeout_ms);
+  OPTLEASE_TRY(open_window());
+  Result<RankBuffers> buffers = RankBuffers::open(
+      plan_, rank_, directory_, window_->view().step_is_open(), plan_.restart.start_timeout_ms);
   if (!buffers.is_ok()) return buffers.status();
   buffers_.emplace(std::move(buffers).value());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
   initial_.emplace(std::move(initial).value());
-  OPTLEASE_TRY(open_window());
 
   PipelineLimits limits;
   limits.window_chunks = plan_.segment.window_chunks;
@@ -213,7 +213,7 @@ void GpuActor::turn() {
 }
 
 DeskFacts GpuActor::desk_facts() const {
-  return {machine_->committed(), machine_->published(), machine_->quiet()};
+  return {machine_->committed(), machine_->published(), plan_.steps, machine_->quiet()};
 }
 
 void GpuActor::start(const NextAction& action) {
@@ -362,6 +362,7 @@ void GpuActor::say_hello() {
   body.pid = static_cast<uint32_t>(getpid());
   body.step_published = machine_->published();
   send_to_store(MessageKind::kHello, body);
+  if (first_hello_ == 0) first_hello_ = sequence_;
 }
 
 void GpuActor::heartbeat() {

@@ -99,7 +99,8 @@ class GpuActor final : public PipelinePort {
 
   uint64_t store_epoch_ = 0;
   uint64_t sequence_ = 0;
-  int64_t hello_at_ms_ = 0;  // next hello
+  int64_t hello_at_ms_ = 0;   // next hello
+  uint64_t first_hello_ = 0;  // its sequence, since the streams were drained; 0: none yet
   int64_t detached_since_ms_ = 0;
   int64_t heartbeat_at_ms_ = 0;
   int64_t snapshots_at_ms_ = 0;

@@ -59,6 +59,8 @@ void GpuActor::on_store_message(const Decoded& frame) {
 
 void GpuActor::on_welcome(const Decoded& frame) {
   if (machine_->attached()) return;  // the answer to a repeated hello
+  // One that was said before the streams were drained gave no word about them.
+  if (first_hello_ == 0 || frame.header.sequence < first_hello_) return;
   const auto body = frame.as<WelcomeBody>();
   store_epoch_ = frame.header.store_epoch;
   machine_->on_welcome(body.step_committed, body.step_open);
@@ -140,6 +142,7 @@ void GpuActor::reattach(const char* why) {
   pipeline_->abandon();
   detached_since_ms_ = now_ms();
   hello_at_ms_ = 0;
+  first_hello_ = 0;
 }
 
 void GpuActor::request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) {

@@ -1,6 +1,9 @@
 // optlease-gpu-actor: one rank's actor. Started by the launcher; see --help for starting it by
 // hand.
+#include <signal.h>
+
 #include <cstdio>
+#include <exception>
 
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/log.h"
@@ -32,14 +35,21 @@ ExitCode run_actor(const ChildArgs& args) {
 }  // namespace optlease
 
 int main(int argc, char** argv) {
+  // A peer that is gone is an error of its call, not the end of this process.
+  signal(SIGPIPE, SIG_IGN);
   const optlease::ChildProgram program{
       "optlease-gpu-actor", "Leases one rank's optimizer state and runs the update rule over it.",
       true};
-  const optlease::ChildArgsOutcome outcome = optlease::parse_child_args(program, argc, argv);
-  if (!outcome.args) {
-    std::fputs(outcome.text.c_str(),
-               outcome.exit_code == optlease::ExitCode::kOk ? stdout : stderr);
-    return static_cast<int>(outcome.exit_code);
+  try {
+    const optlease::ChildArgsOutcome outcome = optlease::parse_child_args(program, argc, argv);
+    if (!outcome.args) {
+      const bool help = outcome.exit_code == optlease::ExitCode::kOk;
+      std::fputs(outcome.text.c_str(), help ? stdout : stderr);
+      return static_cast<int>(outcome.exit_code);
+    }
+    return static_cast<int>(optlease::run_actor(*outcome.args));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "optlease-gpu-actor: %s\n", error.what());
+    return static_cast<int>(optlease::ExitCode::kInternal);
   }
-  return static_cast<int>(optlease::run_actor(*outcome.args));
 }

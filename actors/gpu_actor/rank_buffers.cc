@@ -32,23 +32,29 @@ Result<MappedBuffer> find_or_make(const std::string& vault, const std::string& k
   }
 }
 
-Result<Segment> open_gradient_segment(const std::string& name, uint64_t bytes) {
+// An actor that died while it made the segment leaves one that is too short. Its bytes mean
+// something only while a step is open, and a step opens only after the whole segment was written:
+// so a segment of another size that no open step needs is made again.
+Result<Segment> open_gradient_segment(const std::string& name, uint64_t bytes, bool step_is_open) {
   if (!Segment::exists(name)) return Segment::create(name, bytes);
   Result<Segment> opened = Segment::open(name, Segment::Access::kReadWrite);
-  if (opened.is_ok() && opened.value().bytes() != bytes) {
-    return Status(StatusCode::kCorrupt,
-                  format("gradient segment %s has %llu bytes, the plan needs %llu; resume with the "
-                         "configuration that made it, or discard the state",
-                         name.c_str(), static_cast<unsigned long long>(opened.value().bytes()),
-                         static_cast<unsigned long long>(bytes)));
+  const bool whole = opened.is_ok() && opened.value().bytes() == bytes;
+  if (whole || (!opened.is_ok() && opened.status().code() != StatusCode::kCorrupt)) return opened;
+  if (step_is_open) {
+    return Status(
+        StatusCode::kCorrupt,
+        format("gradient segment %s does not have the %llu bytes that the open step needs; "
+               "start again with --fresh, or from a checkpoint",
+               name.c_str(), static_cast<unsigned long long>(bytes)));
   }
-  return opened;
+  Segment::unlink(name);
+  return Segment::create(name, bytes);
 }
 
 }  // namespace
 
 Result<RankBuffers> RankBuffers::open(const JobPlan& plan, Rank rank, const RunDirectory& directory,
-                                      uint64_t timeout_ms) {
+                                      bool step_is_open, uint64_t timeout_ms) {
   RankBuffers buffers;
   uint64_t shard_bytes = 0;
   std::vector<uint64_t> offsets;
@@ -75,7 +81,8 @@ Result<RankBuffers> RankBuffers::open(const JobPlan& plan, Rank rank, const RunD
     buffers.spaces_.push_back(std::move(mine));
   }
   if (shard_bytes == 0) return buffers;
-  Result<Segment> segment = open_gradient_segment(directory.gradient_segment(rank), shard_bytes);
+  Result<Segment> segment =
+      open_gradient_segment(directory.gradient_segment(rank), shard_bytes, step_is_open);
   if (!segment.is_ok()) return segment.status();
   buffers.segment_.push_back(std::move(segment).value());
   char* base = static_cast<char*>(buffers.segment_.front().data());

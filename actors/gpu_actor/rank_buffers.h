@@ -26,8 +26,10 @@ struct RankSpace {
 
 class RankBuffers {
  public:
+  // `step_is_open`: the gradient segment's bytes are needed; one that is missing or torn is
+  // Corrupt.
   static Result<RankBuffers> open(const JobPlan& plan, Rank rank, const RunDirectory& directory,
-                                  uint64_t timeout_ms);
+                                  bool step_is_open, uint64_t timeout_ms);
   std::vector<RankSpace>& spaces() { return spaces_; }
 
  private:

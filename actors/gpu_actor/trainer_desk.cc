@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "actors/runtime/client_abi.h"
 #include "actors/runtime/log.h"
 
 namespace optlease {
@@ -29,14 +30,41 @@ void TrainerDesk::receive(const DeskFacts& facts) {
     }
     const Decoded& decoded = frame.value();
     if (decoded.kind == MessageKind::kAttach) {
-      attaching_ = {message.peer, decoded.header.sequence};
+      on_attach(message.peer, decoded);
     } else if (decoded.kind == MessageKind::kStepRequest) {
       on_step_request(message.peer, decoded, facts);
-    } else if (decoded.kind != MessageKind::kDetach) {
+    } else if (decoded.kind == MessageKind::kDetach) {
+      if (attaching_ && attaching_->first == message.peer) attaching_.reset();
+    } else {
       ++refusals_;
       log_warn("trainer socket: %s is no request of a trainer", name_of(decoded.kind));
     }
   }
+}
+
+void TrainerDesk::on_attach(const std::string& peer, const Decoded& frame) {
+  const auto body = frame.as<AttachBody>();
+  if (body.abi_version == kClientAbiVersion) {
+    attaching_ = {peer, frame.header.sequence};
+    return;
+  }
+  refuse(
+      peer, MessageKind::kAttach, frame.header.sequence,
+      {StatusCode::kWrongVersion,
+       format("the trainer's client library has ABI version %u, this job's actors have %u: build "
+              "the trainer against this version",
+              body.abi_version, kClientAbiVersion)});
+}
+
+void TrainerDesk::refuse(const std::string& peer, MessageKind kind, uint64_t sequence,
+                         const Status& why) {
+  ++refusals_;
+  RefusedBody body{};
+  body.kind = static_cast<uint16_t>(kind);
+  body.status = static_cast<uint16_t>(why.code());
+  body.text_bytes = static_cast<uint32_t>(why.message().size());
+  (void)socket_.send(
+      {peer, encode({.rank = rank_.value}, MessageKind::kRefused, sequence, body, why.message())});
 }
 
 void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
@@ -50,6 +78,14 @@ void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
          format("step %lld was asked for, and the next step is %lld; ask for the last committed "
                 "step and go on from there",
                 static_cast<long long>(body.step), static_cast<long long>(facts.committed + 1))});
+    return;
+  }
+  if (body.step > facts.last) {
+    ++refusals_;
+    reply_step(peer, frame.header.sequence, body.step, nullptr,
+               {StatusCode::kStaleStep,
+                format("step %lld was asked for, and the job ends with step %lld (job.steps)",
+                       static_cast<long long>(body.step), static_cast<long long>(facts.last))});
     return;
   }
   request_ = StepRequestInHand{peer, frame.header.sequence, body, std::string(frame.payload)};

@@ -19,6 +19,7 @@ namespace optlease {
 struct DeskFacts {
   Step committed = kNoStep;
   Step published = kNoStep;
+  Step last = 0;       // the job's last step
   bool quiet = false;  // nothing of this rank's steps is under way
 };
 
@@ -44,6 +45,8 @@ class TrainerDesk {
 
  private:
   TrainerDesk(Socket socket, Rank rank) : socket_(std::move(socket)), rank_(rank) {}
+  void on_attach(const std::string& peer, const Decoded& frame);
+  void refuse(const std::string& peer, MessageKind kind, uint64_t sequence, const Status& why);
   void on_step_request(const std::string& peer, const Decoded& frame, const DeskFacts& facts);
   void reply_step(const std::string& peer, uint64_t sequence, Step step, const StepRecord* record,
                   const Status& status);

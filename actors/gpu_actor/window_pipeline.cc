@@ -60,7 +60,7 @@ void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<Gran
   if (body.step != step_ || kind_ == RunKind::kRepublish) return;
   for (Window& window : windows_) {
     if (window.state != State::kRequested || window.first_chunk != body.first_chunk) continue;
-    if (window.chunk_count != body.chunk_count || entries.size() != body.chunk_count) continue;
+    if (!fits(window, body.chunk_count, entries)) continue;
     window.lease_id = body.lease_id;
     window.entries = entries;
     window.state = State::kGranted;
@@ -68,10 +68,25 @@ void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<Gran
   }
 }
 
+// A grant is another process's word: nothing of it becomes an address unchecked. One that does not
+// fit is left alone, and the request is repeated.
+bool WindowPipeline::fits(const Window& window, uint32_t chunk_count,
+                          const std::vector<GrantEntry>& entries) const {
+  if (window.chunk_count != chunk_count || entries.size() != chunk_count) return false;
+  for (uint32_t i = 0; i < chunk_count; ++i) {
+    if (entries[i].chunk != window.first_chunk + i) return false;
+    if (entries[i].source_slot >= window_.slot_count()) return false;
+    if (entries[i].shadow_slot >= window_.slot_count()) return false;
+    if (kind_ == RunKind::kUpdate && entries[i].source_slot == entries[i].shadow_slot) return false;
+  }
+  return true;
+}
+
 void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
   if (body.step != step_) return;
   for (Window& window : windows_) {
     if (window.state != State::kCommitting || window.first_chunk != body.first_chunk) continue;
+    if (window.lease_id != body.lease_id || window.chunk_count != body.chunk_count) continue;
     window.state = State::kDone;
     ++finished_;
     last_progress_us_ = last_advance_us_;

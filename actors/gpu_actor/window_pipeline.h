@@ -82,7 +82,6 @@ class WindowPipeline {
   bool drained();
   // Which window waits for what: for diagnosis.
   std::string describe() const;
-  uint32_t windows_left() const { return static_cast<uint32_t>(windows_.size() - finished_); }
   // When the run last moved; the actor's deadline.
   uint64_t last_progress_us() const { return last_progress_us_; }
   const PipelineCounters& counters() const { return counters_; }
@@ -115,6 +114,8 @@ class WindowPipeline {
     uint64_t asked_us = 0;
   };
 
+  bool fits(const Window& window, uint32_t chunk_count,
+            const std::vector<GrantEntry>& entries) const;
   void build_windows(const std::vector<uint32_t>& chunks);
   void request_leases(uint64_t now_us);
   void start_granted(uint64_t now_us);

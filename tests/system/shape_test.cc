@@ -1,6 +1,8 @@
 // The same job gives the same bits whatever the placement: chunks, windows, staging buffers.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/support/system_job.h"
 
 namespace optlease {
@@ -65,17 +67,57 @@ TEST(Shape, ANonFiniteGradientSkipsTheStepOnEveryRankAndIsCounted) {
   EXPECT_EQ(again["state_digest"], report["state_digest"]);
 }
 
-TEST(Shape, TheSegmentsStayWithinTheStatePlusFivePercentAndTheWindows) {
+const Json* check_named(const Json& report, const std::string& name) {
+  for (const Json& check : report["checks"]) {
+    if (check["name"] == name) return &check;
+  }
+  return nullptr;
+}
+
+TEST(Shape, TheArenasStayWithinTheStatePlusFivePercentAndTheWindows) {
   SystemJob job("memory");
   job.use("synthetic.toml", {"job.steps=2", "gradients.nonfinite_steps=[]",
                              "model.elements=3000000", "offload.chunk_size_mb=1"});
   const Json report = job.run();
-  for (const Json& check : report["checks"]) {
-    if (check["name"] == "host_bytes_within_contract" || check["name"] == "staging_within_budget") {
-      EXPECT_EQ(check["passed"], true) << check.dump();
-    }
+  for (const char* name : {"host_bytes_within_contract", "staging_within_budget"}) {
+    const Json* check = check_named(report, name);
+    ASSERT_NE(check, nullptr) << name;
+    EXPECT_EQ((*check)["passed"], true) << check->dump();
   }
+  const CommandResult planned =
+      job.command({"plan", std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml", "--json",
+                   "--set", "model.elements=3000000", "--set", "offload.chunk_size_mb=1"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.output;
   EXPECT_GT(report["peak_staging_bytes"].get<uint64_t>(), 0u);
+}
+
+// The rule really runs: main weights and moments of two jobs that differ in one hyper-parameter, or
+// in one step, differ.
+TEST(Shape, LearningRateClippingDecayAndStepsAllReachTheWeights) {
+  const std::vector<std::string> base = {"gradients.nonfinite_steps=[]", "model.elements=20000"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    SystemJob job("moves");
+    job.use("synthetic.toml", more);
+    job.add("job.keep_state=true");
+    job.run();
+    const std::string file = job.directory() + "/weights.safetensors";
+    const CommandResult exported = job.command({"export", "{job}", "--out", file});
+    EXPECT_EQ(exported.exit_code, 0) << exported.output;
+    std::ifstream in(file, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_EQ(job.command({"clean", "--kept", "{job}"}).exit_code, 0);
+    return bytes;
+  };
+  const std::string plain = with({"job.steps=3"});
+  EXPECT_GT(plain.size(), 20000u * 4u);
+  EXPECT_EQ(with({"job.steps=3"}), plain) << "the test's own oracle is not deterministic";
+  EXPECT_NE(with({"job.steps=4"}), plain);
+  EXPECT_NE(with({"job.steps=3", "optimizer.lr=2e-3"}), plain);
+  EXPECT_NE(with({"job.steps=3", "optimizer.weight_decay=0.5"}), plain);
+  EXPECT_NE(with({"job.steps=3", "optimizer.eps=1e-3"}), plain);
+  EXPECT_NE(with({"job.steps=3", "optimizer.eps=1e-3", "optimizer.max_norm=0.01"}),
+            with({"job.steps=3", "optimizer.eps=1e-3"}));
 }
 
 }  // namespace
