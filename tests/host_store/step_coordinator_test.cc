@@ -150,15 +150,15 @@ TEST_F(StepCoordinatorTest, VoidsTheRecordsOfAGroupThatEndedAndReducesAgainForAl
             (Kinds{Kind::kGroupBroken, Kind::kVoidRecords, Kind::kGroupFormed, Kind::kGoGather}));
   EXPECT_EQ(actions_[1].step, 1);
   EXPECT_EQ(actions_[3].needs, (std::vector<uint8_t>{1, 0}));
-  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kCancelled) << "a late record";
-  EXPECT_EQ(c().may_record(1, c().group_epoch()).code(), StatusCode::kCancelled)
+  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kStaleStep) << "a late record";
+  EXPECT_EQ(c().may_record(1, c().group_epoch()).code(), StatusCode::kStaleStep)
       << "nobody ordered a reduction in this group";
   EXPECT_TRUE(c().on_published(Rank{0}, 0));
   EXPECT_EQ(kinds(), Kinds{}) << "the new incarnation is not ready yet";
   c().on_ready(Rank{0}, 1);
   EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
   EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 1}));
-  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kCancelled);
+  EXPECT_EQ(c().may_record(1, group).code(), StatusCode::kStaleStep);
   EXPECT_TRUE(c().may_record(1, c().group_epoch()));
 }
 
@@ -248,7 +248,7 @@ TEST_F(StepCoordinatorTest, GrantsAHoldAtTheBoundaryAndReducesNothingUntilItEnds
   EXPECT_TRUE(c().on_published(Rank{1}, 1));
   ready_all(2);
   EXPECT_EQ(kinds(2), Kinds{});
-  EXPECT_EQ(c().may_record(2, c().group_epoch()).code(), StatusCode::kCancelled);
+  EXPECT_EQ(c().may_record(2, c().group_epoch()).code(), StatusCode::kStaleStep);
   EXPECT_TRUE(c().renew_hold(hold, 100, 50));
   EXPECT_EQ(c().next_deadline_ms(), 150u);
   EXPECT_EQ(kinds(149), Kinds{});

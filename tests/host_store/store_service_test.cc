@@ -308,7 +308,7 @@ TEST_F(WrongRequests, StaleOnesAreRefusedWithTheirReason) {
   EXPECT_EQ(say(K::kStepReady, StepReadyBody{1, 0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kStepReady, StepReadyBody{3, 0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kStepRecord, StepRecordBody{0, fake_record(3)}), StatusCode::kStaleStep);
-  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{7, fake_record(2)}), StatusCode::kCancelled);
+  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{7, fake_record(2)}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kPublished, PublishedBody{0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kLeaseReturn, LeaseReturnBody{12345}), StatusCode::kStaleLease);
   Speaker old = speaker();
