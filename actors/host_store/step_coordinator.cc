@@ -111,7 +111,7 @@ Status StepCoordinator::may_record(Step step, uint64_t group_epoch) const {
     return Status::ok();
   }
   return {
-      StatusCode::kCancelled,
+      StatusCode::kStaleStep,
       format("group %llx computed this record of step %lld and is over: the step is reduced again",
              static_cast<unsigned long long>(group_epoch), num(step))};
 }

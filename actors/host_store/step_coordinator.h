@@ -68,7 +68,7 @@ class StepCoordinator {
   // Its gradients (and blob) for the step at work are there. REQUIRES: check_ready(step).
   void on_ready(Rank rank, Step step);
   // Whether a record of the step at work, computed in that group, may be made durable now.
-  // StaleStep for another step. Cancelled for another group than the one that reduces it: a step
+  // StaleStep for another step, and for another group than the one that reduces it: a step
   // that is not open when its group ends is reduced again by all, for the gradients of a restarted
   // trainer need not be the same bits, and no two shards may stem from different ones.
   Status may_record(Step step, uint64_t group_epoch) const;

@@ -185,4 +185,24 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
   }
 }
 
+// Pages are part of the product: what they link to is there, and nothing is left to be filled in.
+TEST(Tree, EveryRelativeLinkOfAPageResolves) {
+  auto pages = files_with({".md"});
+  pages.push_back(kRoot / "README.md");
+  const std::regex link("\\]\\(([^)#:]+)(#[^)]*)?\\)");
+  int links = 0;
+  for (const fs::path& page : pages) {
+    for (const std::string& line : lines_of(page)) {
+      EXPECT_EQ(line.find(std::string("@") + "@"), std::string::npos)
+          << in_tree(page) << ": " << line;
+      for (std::sregex_iterator at(line.begin(), line.end(), link), end; at != end; ++at) {
+        ++links;
+        const fs::path target = page.parent_path() / (*at)[1].str();
+        EXPECT_TRUE(fs::exists(target)) << in_tree(page) << " links to " << (*at)[1];
+      }
+    }
+  }
+  EXPECT_GT(links, 5);
+}
+
 }  // namespace
