@@ -133,7 +133,7 @@ inline constexpr KeyRule kKeys[] = {
     {"trainer", "environment", kStringTable, "", "{}", kAny, "",
      "Added to the launcher's own environment."},
     {"trainer", "attach_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
-     "A started trainer must attach within this."},
+     "How long the client library tries to attach."},
 
     {"restart", "intensity", kInteger, "restarts", "10", between(0, 1000000), "",
      "More restarts than this within `period_s` end the job."},

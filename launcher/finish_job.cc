@@ -82,6 +82,7 @@ bool should_keep(const Supervisor& supervisor, const RunReport& report) {
     case Ending::kRestartIntensity:
     case Ending::kFatalExit:
     case Ending::kSpawnFailed:
+    case Ending::kTrainersDisagree:
       return true;  // a failure never costs the state
   }
   return true;
@@ -143,6 +144,8 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
       return static_cast<ExitCode>(core.ending_exit().code);
     case Ending::kSpawnFailed:
       return trainer ? ExitCode::kTrainerFailed : ExitCode::kInternal;
+    case Ending::kTrainersDisagree:
+      return ExitCode::kTrainerFailed;
   }
   return ExitCode::kInternal;
 }

@@ -129,7 +129,9 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
                                          : make_room(mode, found, claim);
   }
   if (failure.text.empty()) failure = check_memory(plan, claim->run);
-  if (failure.text.empty()) failure = refuse(empty_run_directory(claim->run, false));
+  if (failure.text.empty())
+    failure = refuse(mode == StartMode::kResume ? remove_sockets_of(claim->run)
+                                                : empty_run_directory(claim->run, false));
   if (failure.text.empty()) {
     failure = refuse(write_file_atomically(claim->run.job_file(), to_json(plan)));
   }
@@ -149,6 +151,8 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
     return {std::nullopt, refuse(code, lock.status().message())};
   }
   JobClaim claim{std::move(run).value(), std::move(lock).value(), false, kNoStep, {}, {}};
+  // A cleaner may have removed the bare directory before the lock was ours.
+  if (const Status made = claim.run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
   ClaimFailure failure = prepare(plan, mode, &claim);
   if (failure.text.empty()) return {std::move(claim), {}};
   // A refusal leaves nothing new behind.
@@ -235,6 +239,22 @@ Status empty_run_directory(const RunDirectory& run, bool whole) {
   }
   if (whole) fs::remove(run.path(), error);
   if (error) return {StatusCode::kIo, "cannot empty " + run.path() + ": " + error.message()};
+  return Status::ok();
+}
+
+// A resumed run goes on in the logs and loss curves of the one before it.
+Status remove_sockets_of(const RunDirectory& run) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(run.path(), error)) {
+    const fs::path extension = entry.path().extension();
+    if (extension != ".log" && extension != ".jsonl") entries.push_back(entry.path());
+  }
+  for (const fs::path& entry : entries) {
+    fs::remove_all(entry, error);
+    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
+  }
   return Status::ok();
 }
 

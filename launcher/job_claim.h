@@ -52,6 +52,8 @@ std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& want
 Status remove_segments(const RunDirectory& run);
 // Everything in the run directory, and the directory itself where `whole`. Never follows a symlink.
 Status empty_run_directory(const RunDirectory& run, bool whole);
+// Everything in the run directory but logs and loss curves, which a resumed run continues.
+Status remove_sockets_of(const RunDirectory& run);
 // True when the control segment of the job is complete and every arena is there.
 bool state_is_ready(const RunDirectory& run);
 

@@ -50,6 +50,7 @@ enum class Ending {
   kRestartIntensity,  // too many deaths
   kFatalExit,         // a process ended in a way that no restart mends
   kSpawnFailed,       // a program could not be started at all
+  kTrainersDisagree,  // one ended well while another asks for a step that needs them all
 };
 const char* name_of(Ending ending);
 
@@ -158,6 +159,8 @@ class SupervisorCore {
   bool may_start(Seat seat) const;
   void check_timeouts(uint64_t now_ms);
   void check_heartbeats(uint64_t now_ms);
+  bool trainer_is_done(uint32_t rank) const;
+  void check_trainers_agree(uint64_t now_ms);
   void check_completion(uint64_t now_ms);
   void check_zombies(uint64_t now_ms);
   void advance_stop(uint64_t now_ms);
@@ -182,6 +185,7 @@ class SupervisorCore {
   ExitInfo ending_exit_;
   std::string exit_at_hand_;  // of the death that is being counted, where it is known already
   bool store_was_up_ = false;
+  uint64_t uneven_since_ms_ = 0;  // a trainer is done and another rank waits for it; 0: no
   bool all_were_attached_ = false;
   uint64_t answered_ms_ = 0;  // when the store answered last
   uint64_t advanced_ms_ = 0;

@@ -205,6 +205,8 @@ const char* name_of(Ending ending) {
       return "fatal_exit";
     case Ending::kSpawnFailed:
       return "spawn_failed";
+    case Ending::kTrainersDisagree:
+      return "trainers_disagree";
   }
   return "?";
 }

@@ -19,7 +19,7 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
-constexpr int kRehearseTimeoutMs = 5000;
+constexpr uint64_t kRehearseTimeoutMsMax = 5000;
 constexpr int kPredecessorGoneMs = 5000;
 
 // The incarnation before this one may still be dying, its listeners open.
@@ -304,9 +304,9 @@ void GpuActor::after_gather(Step step) {
     step_times_.add(last_step_seconds_);
     ++steps_done_;
     const DeviceCounters now = device_->counters();
-    h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / last_step_seconds_;
-    d2h_rate_ =
-        static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / last_step_seconds_;
+    const double streaming = std::max(timeline_.stream, 1e-6);
+    h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / streaming;
+    d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / streaming;
     counters_at_step_ = now;
     last_timeline_ = timeline_;
   }
@@ -324,7 +324,10 @@ void GpuActor::at_phase(RehearsePhase phase, Step step) {
       continue;
     rehearsals_left_.erase(rehearsals_left_.begin() + static_cast<std::ptrdiff_t>(i));
     log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
-    const Status done = lifeline_.rehearse(index, kRehearseTimeoutMs);
+    // The loop stands still meanwhile: neither lease nor heartbeat may run out.
+    const uint64_t wait_ms = std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
+                                       plan_.restart.heartbeat_timeout_ms / 2});
+    const Status done = lifeline_.rehearse(index, static_cast<int>(wait_ms));
     if (!done.is_ok()) log_warn("rehearsal %u: %s", index, done.text().c_str());
     return;
   }

@@ -5,6 +5,12 @@
 #include "actors/runtime/log.h"
 
 namespace optlease {
+namespace {
+
+constexpr uint64_t kHoldMsMax = 60'000;
+constexpr size_t kHoldCountMax = 64;
+
+}  // namespace
 
 Status StoreService::on_incarnation_started(const Request& request) {
   const auto body = request.frame.as<IncarnationBody>();
@@ -64,11 +70,17 @@ Result<uint64_t> StoreService::hold_for(const Request& request, const HoldBody& 
     if (owner.peer != request.peer || (coordinator_.hold_is_granted(id) && !repeated)) continue;
     if (coordinator_.renew_hold(id, body.ttl_ms, request.now_ms).is_ok()) return id;
   }
+  if (holds_.size() >= kHoldCountMax) {
+    return Status(StatusCode::kBusy,
+                  format("%zu holds are in force: ask again later", holds_.size()));
+  }
   return coordinator_.hold(body.ttl_ms, request.now_ms);
 }
 
 Status StoreService::on_hold_request(const Request& request) {
-  const auto body = request.frame.as<HoldBody>();
+  auto body = request.frame.as<HoldBody>();
+  // A tool that dies, or lies, stops the job for this long at most.
+  body.ttl_ms = std::min(body.ttl_ms, kHoldMsMax);
   if (body.ttl_ms == 0) return {StatusCode::kInvalidArgument, "a hold of 0 ms"};
   const Result<uint64_t> id = hold_for(request, body);
   if (!id) return id.status();

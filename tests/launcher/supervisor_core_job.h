@@ -53,6 +53,12 @@ class CoreJob {
     now_ += ms;
     tick();
   }
+  // Time that the launcher itself slept through: events come before its next turn.
+  void pause_ms(uint64_t ms) { now_ += ms; }
+  void phase(uint32_t rank, Phase phase) {
+    phases_.resize(options_.world_size);
+    phases_[rank] = phase;
+  }
   // The store answers; every actor whose seat has a life is attached, unless `silent` says
   // otherwise.
   void answer(Step committed, Step open = kNoStep) {
@@ -64,6 +70,7 @@ class CoreJob {
       RankStatus rank{};
       rank.incarnation = core_.life(actor(r));
       rank.silent_ms = r < silent_.size() ? silent_[r] : 0;
+      rank.phase = r < phases_.size() ? static_cast<uint32_t>(phases_[r]) : 0;
       facts.ranks.push_back(rank);
     }
     core_.store_answered(facts, now_);
@@ -117,6 +124,7 @@ class CoreJob {
   SupervisorCore core_;
   std::vector<Action> all_;
   std::vector<uint64_t> silent_;
+  std::vector<Phase> phases_;
 };
 
 }  // namespace optlease

@@ -202,6 +202,36 @@ TEST(SupervisorCore, APauseOfTheLauncherIsNobodysSilence) {
   EXPECT_EQ(job.count(Kind::kKill, actor(0)), 0u);
 }
 
+TEST(SupervisorCore, AnAnswerThatWaitedThroughAPauseIsNotFromTheFuture) {
+  CoreJob job(CoreJob::options(2, false));
+  job.start_all();
+  for (int i = 0; i < 20; ++i) {
+    job.pause_ms(5000);
+    job.answer(0);
+    job.advance_ms(20);
+  }
+  EXPECT_EQ(job.count(Kind::kKill, kStore), 0u);
+  EXPECT_EQ(job.count(Kind::kKill, actor(0)), 0u);
+}
+
+TEST(SupervisorCore, EndsTheJobWhenTrainersTakeDifferentSteps) {
+  CoreJob job(CoreJob::options(2, true));
+  job.start_all();
+  job.reap(trainer(0), job.core().life(trainer(0)), {false, 0});
+  job.answer(4);
+  for (int i = 0; i < 20; ++i) {
+    job.answer(4);
+    job.advance_ms(50);
+  }
+  EXPECT_EQ(job.core().ending(), Ending::kNone) << "the other one may still be at work";
+  job.phase(1, Phase::kWaitPeers);
+  for (int i = 0; i < 20; ++i) {
+    job.answer(4);
+    job.advance_ms(50);
+  }
+  EXPECT_EQ(job.core().ending(), Ending::kTrainersDisagree);
+}
+
 TEST(SupervisorCore, KillsWhatDoesNotComeUpInTime) {
   CoreJob job(CoreJob::options(1, false));
   for (int i = 0; i < 5; ++i) job.advance_ms(100);
