@@ -12,10 +12,21 @@
 namespace optlease {
 namespace {
 
+constexpr uint64_t kFileBytesMax = 256u << 20;
+
 Result<std::string> read_text(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     return Status(StatusCode::kInvalidArgument, path + " is a directory, not a job file");
+  }
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return Status(StatusCode::kInvalidArgument, path + " is no regular file");
+  }
+  if (const auto bytes = std::filesystem::file_size(path, error); !error && bytes > kFileBytesMax) {
+    return Status(StatusCode::kInvalidArgument,
+                  format("%s has %llu bytes: no job file is larger than %llu", path.c_str(),
+                         static_cast<unsigned long long>(bytes),
+                         static_cast<unsigned long long>(kFileBytesMax)));
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);

@@ -115,6 +115,10 @@ void Rules::check_parameter(size_t index, const ConfigValue* array) {
   if (item_given(array, index, "name") && (bytes == 0 || bytes >= kTensorNameBytes)) {
     refuse_key("name", format("found %zu bytes, allowed: 1 to %u", bytes, kTensorNameBytes - 1));
   }
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::any_of(parameter.name.begin(), parameter.name.end(), is_control)) {
+    refuse_key("name", "found a control character (a zero byte, a line break or the like)");
+  }
   if (parameter.shape.size() > kTensorDimsMax) {
     refuse_key("shape", format("found %zu dimensions, allowed: at most %u", parameter.shape.size(),
                                kTensorDimsMax));

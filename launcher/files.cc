@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "shm/eintr.h"
 #include "shm/shared_buffer.h"
@@ -20,7 +22,7 @@ Status io_error(const std::string& what, const std::string& path) {
   return {code, what + " " + path + ": " + strerror(errno)};
 }
 
-Status write_all(int fd, const std::string& text, const std::string& path) {
+Status write_bytes(int fd, const std::string& text, const std::string& path) {
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t put =
@@ -28,13 +30,35 @@ Status write_all(int fd, const std::string& text, const std::string& path) {
     if (put <= 0) return io_error("cannot write", path);
     done += static_cast<size_t>(put);
   }
+  return Status::ok();
+}
+
+Status write_all(int fd, const std::string& text, const std::string& path) {
+  OPTLEASE_TRY(write_bytes(fd, text, path));
   if (retry_eintr([&] { return fsync(fd); }) != 0) return io_error("cannot sync", path);
   return Status::ok();
 }
 
+// A device, pipe or socket is written into: a rename would put a regular file in its place.
+Status write_into(const std::string& path, const std::string& text) {
+  const UniqueFd fd(retry_eintr([&] { return open(path.c_str(), O_WRONLY | O_CLOEXEC); }));
+  if (!fd) return io_error("cannot open", path);
+  return write_bytes(fd.get(), text, path);
+}
+
 }  // namespace
 
-Status write_file_atomically(const std::string& path, const std::string& text) {
+Status write_file_atomically(const std::string& named, const std::string& text) {
+  struct stat found {};
+  const bool exists = stat(named.c_str(), &found) == 0;
+  if (exists && S_ISDIR(found.st_mode)) {
+    return {StatusCode::kInvalidArgument, named + " is a directory: name a file"};
+  }
+  if (exists && !S_ISREG(found.st_mode)) return write_into(named, text);
+  // A link stays a link: what it points to is replaced.
+  std::error_code unresolved;
+  const std::string path = exists ? std::filesystem::canonical(named, unresolved).string() : named;
+  if (unresolved) return {StatusCode::kIo, named + ": " + unresolved.message()};
   const std::string temporary = path + format(".%d.tmp", static_cast<int>(getpid()));
   Status status;
   {

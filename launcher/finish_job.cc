@@ -73,7 +73,13 @@ void add_state(const RunDirectory& run, RunReport* report) {
 }
 
 bool should_keep(const Supervisor& supervisor, const RunReport& report) {
-  if (report.steps_committed == kNoStep) return false;
+  // Nothing was ever initialised, as far as the segment or else the store's last word says. A state
+  // that cannot be read is no reason to remove it.
+  const bool store_spoke = !supervisor.core().facts().ranks.empty();
+  const bool ever_committed = report.steps_committed != kNoStep ||
+                              (store_spoke && supervisor.core().facts().body.step_committed >= 0);
+  if (!ever_committed) return false;
+  if (report.exit_code == ExitCode::kCorruptState) return true;
   switch (supervisor.core().ending()) {
     case Ending::kCompleted:
     case Ending::kStopped:
@@ -99,7 +105,7 @@ void mark_kept(const JobPlan& plan, const RunDirectory& run, bool kept, RunRepor
   if (store) {
     store.value().set_kept_on_purpose(kept);
   } else {
-    report->clean_up_error = "the state cannot be marked as kept: " + store.status().message();
+    report->ending_text += "; the state is left as it is: " + store.status().message();
   }
 }
 
@@ -115,7 +121,8 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
   }
   // The logs of a job that failed are what somebody will want to read.
   const Ending ending = supervisor.core().ending();
-  const bool whole = ending == Ending::kCompleted || ending == Ending::kStopped;
+  const bool whole = (ending == Ending::kCompleted || ending == Ending::kStopped) &&
+                     report->exit_code != ExitCode::kCorruptState;
   if (whole) {
     const Status emptied = empty_run_directory(run, true);
     if (!emptied.is_ok()) report->clean_up_error = emptied.message();

@@ -1,4 +1,6 @@
 // optlease: the launcher and its tools. Arguments only; each command is in commands/.
+#include <signal.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -51,6 +53,8 @@ ExitCode run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file past RLIMIT_FSIZE is an error of its write, with words, not a silent end.
+  signal(SIGXFSZ, SIG_IGN);
   try {
     return static_cast<int>(run(argc, argv));
   } catch (const std::exception& error) {

@@ -1,6 +1,7 @@
 // optlease-gpu-actor: one rank's actor. Started by the launcher; see --help for starting it by
 // hand.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -37,6 +38,14 @@ ExitCode run_actor(const ChildArgs& args) {
 int main(int argc, char** argv) {
   // A peer that is gone is an error of its call, not the end of this process.
   signal(SIGPIPE, SIG_IGN);
+  // Gloo's own threads throw where no caller can catch, for one when a peer dies while it connects:
+  // that ends this life with words, and the launcher starts the next one.
+  std::set_terminate([] {
+    std::fputs(
+        "optlease-gpu-actor: an exception outside every caller (a library's thread); ending\n",
+        stderr);
+    _exit(static_cast<int>(optlease::ExitCode::kInternal));
+  });
   const optlease::ChildProgram program{
       "optlease-gpu-actor", "Leases one rank's optimizer state and runs the update rule over it.",
       true};

@@ -144,6 +144,34 @@ TEST(BadInput, AnActorStoppedPastItsLeaseHurtsNothing) {
   EXPECT_EQ(job.report()["state_digest"], oracle["state_digest"]);
 }
 
+// A flipped bit in committed state is named, stops the job, and costs nothing but itself: the rest
+// of the state and the logs stay for whoever looks.
+TEST(BadInput, AFlippedBitInALiveArenaIsNamedAndTheStateIsKept) {
+  SystemJob job("flip");
+  job.use("synthetic.toml", {"job.steps=100000", "gradients.nonfinite_steps=[]",
+                             "model.elements=60000", "offload.chunk_size_mb=0.0625"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  const std::string arena =
+      "/dev/shm/optlease." + std::to_string(getuid()) + "." + job.name() + ".r1";
+  // Every slot: whichever holds a committed version when it is read next.
+  const auto bytes = fs::file_size(arena);
+  std::fstream file(arena, std::ios::in | std::ios::out | std::ios::binary);
+  for (uint64_t at = 4096 + 512; at < bytes; at += 4096) {
+    file.seekg(static_cast<std::streamoff>(at));
+    const char byte = static_cast<char>(file.get() ^ 8);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+  }
+  file.close();
+  const CommandResult result = job.wait(60);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
+  EXPECT_NE(result.output.find("chunk"), std::string::npos) << result.output;
+  EXPECT_EQ(job.report()["state_kept"], true);
+  EXPECT_TRUE(fs::exists(arena)) << "a failure cost the state";
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+}
+
 // An actor that never comes back is killed and replaced.
 TEST(BadInput, AnActorThatHangsIsReplaced) {
   SystemJob job("hang");
