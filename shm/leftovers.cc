@@ -207,6 +207,10 @@ void clean_job(const LeftoverPlaces& places, const std::string& job, const Clean
     report->kept.push_back(job + ": " + (probe.is_ok() ? "it runs" : probe.status().message()));
     return;
   }
+  if (options.answers && options.answers(job)) {
+    report->kept.push_back(job + ": its launcher answers, although nobody holds its lock: stop it");
+    return;
+  }
   if (options.dry_run) return clean_unlocked(places, job, options, false, report);
   Result<JobLock> lock = JobLock::acquire(name, false);
   if (!lock.is_ok()) {

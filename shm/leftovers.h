@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct CleanOptions {
   bool dry_run = false;  // report only; not even a lock is made
   bool include_kept = false;
   std::string only_job;  // empty: all
+  // Further evidence that a job lives, asked where its lock is free or gone: somebody may have
+  // deleted the lock's name under it. Empty: the lock alone decides.
+  std::function<bool(const std::string& job)> answers;
 };
 
 struct CleanedItem {

@@ -18,6 +18,10 @@ ExitCode clean_command(const CleanOptions& given, const std::string& job) {
     // Who names a job means it, kept or not.
     options.include_kept = true;
   }
+  options.answers = [](const std::string& name) {
+    const auto run = RunDirectory::of(name);
+    return run && launcher_answers(run.value());
+  };
   auto report = clean_leftovers(leftover_places(), options);
   if (!report) return complain("clean", report.status());
   const char* verb = options.dry_run ? "would remove" : "removed";

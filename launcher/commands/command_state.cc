@@ -36,7 +36,7 @@ struct RestingState {
 Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* out) {
   auto probed = JobLock::try_probe(run.lock_segment());
   if (!probed) return probed.status();
-  if (probed.value() == JobLock::State::kHeld) {
+  if (probed.value() == JobLock::State::kHeld || launcher_answers(run)) {
     out->context.emplace();
     auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000));
     if (!hold) return hold.status();

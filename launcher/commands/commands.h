@@ -43,6 +43,8 @@ Result<std::string> job_named(const std::string& name_or_path);
 Result<RunDirectory> run_of(const std::string& name_or_path);
 // Where this user's jobs leave things.
 LeftoverPlaces leftover_places();
+// Somebody listens on the job's launcher socket: it lives, even where its lock's name was deleted.
+bool launcher_answers(const RunDirectory& run);
 // What a tool that needs a live launcher says: NotFound where the job does not run.
 Status check_live(const RunDirectory& run);
 

@@ -118,6 +118,16 @@ TEST_F(LiveJob, CleanNeverTouchesALiveJob) {
   EXPECT_TRUE(job.wait_for_step(step + 3));
 }
 
+TEST_F(LiveJob, CleanSparesALiveJobWhoseLockWasDeleted) {
+  for (const std::string& segment : job.segments()) {
+    if (segment.ends_with(".lock")) std::filesystem::remove(segment);
+  }
+  const CommandResult clean = job.command({"clean", "{job}"});
+  EXPECT_NE(clean.output.find("its launcher answers"), std::string::npos) << clean.output;
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+}
+
 TEST(Command, PlanStartsNothingAndPrintsTheContract) {
   SystemJob job("plan");
   const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
