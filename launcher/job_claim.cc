@@ -81,6 +81,15 @@ ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* cla
                   "the state in shared memory was made under another layout: " + difference +
                       "; resume with the configuration that made it, or discard it with --fresh");
   }
+  // The step in the middle of which everything ended is finished first, so it counts.
+  const Step reached = view.step_committed() + (view.step_is_open() ? 1 : 0);
+  if (plan.steps < reached) {
+    return refuse(
+        ExitCode::kBadConfiguration,
+        format("the state is at step %lld, and job.steps is %lld: give the job.steps that "
+               "it was started with, or more (--set is not remembered)",
+               static_cast<long long>(reached), static_cast<long long>(plan.steps)));
+  }
   claim->resumed = true;
   claim->step_committed = view.step_committed();
   claim->last_incarnation = incarnations_of(view);

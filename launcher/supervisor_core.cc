@@ -329,7 +329,8 @@ void SupervisorCore::check_completion(uint64_t now_ms) {
   if (!store_was_up_ || store().state != SeatState::kRunning) return;
   const StatusReplyBody& body = facts_.body;
   if (!options_.trainers) {
-    if (body.step_committed >= options_.steps) {
+    // An open step, even one past the last, is finished first: its commits have begun.
+    if (body.step_committed >= options_.steps && body.step_open == kNoStep) {
       stop(Ending::kCompleted, "every step is committed", now_ms);
     }
     return;

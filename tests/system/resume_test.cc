@@ -137,6 +137,24 @@ TEST(Resume, ACrashLoopEndsTheJobWithItsReasonAndKeepsTheState) {
   EXPECT_TRUE(job.segments().empty()) << clean.output;
 }
 
+TEST(Resume, WithFewerStepsThanTheStateHasIsRefusedAndTouchesNothing) {
+  SystemJob job("fewer");
+  job.use("synthetic.toml", kJob);
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(30));
+  kill(job.launcher_pid(), SIGKILL);
+  job.wait();
+  wait_until_gone(job);
+  job.add("job.steps=20");
+  job.start({"--resume"});
+  const CommandResult refused = job.wait();
+  EXPECT_EQ(refused.exit_code, number_of(ExitCode::kBadConfiguration)) << refused.output;
+  EXPECT_NE(refused.output.find("job.steps is 20"), std::string::npos) << refused.output;
+  EXPECT_FALSE(job.segments().empty()) << "the state is gone";
+  job.add("job.steps=400");
+  EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
+}
+
 TEST(Resume, WithAnotherPlanIsRefusedAndTouchesNothing) {
   SystemJob job("plan");
   job.use("synthetic.toml", kJob);
