@@ -32,7 +32,7 @@ class JobClaimTest : public testing::Test {
       space.tensors.push_back(tensor);
     }
     plan_.segment.spaces = {space};
-    plan_.steps = 3;
+    plan_.steps = 30;
     plan_.optimizer.groups = {GroupParams{1e-3, 0.9, 0.99, 1e-8, 0, 1, 0}};
     plan_.model.init = {{TensorInit{}, TensorInit{}}};
     ASSERT_TRUE(lay_out(&plan_.segment, 4096).is_ok());
@@ -115,6 +115,15 @@ TEST_F(JobClaimTest, ResumeFindsStepAndIncarnations) {
   EXPECT_TRUE(outcome.claim->resumed);
   EXPECT_EQ(outcome.claim->step_committed, 7);
   EXPECT_EQ(outcome.claim->last_incarnation, (std::vector<uint64_t>{0, 5}));
+  EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, ResumeWithFewerStepsThanTheStateHasIsRefusedAndTouchesNothing) {
+  make_state(7);
+  plan_.steps = 6;
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+  ASSERT_FALSE(outcome.claim.has_value());
+  EXPECT_EQ(outcome.failure.code, ExitCode::kBadConfiguration);
   EXPECT_TRUE(state_is_ready(*run_));
 }
 
