@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "shm/kill_point.h"
+#include "shm/shared_copy.h"
 
 namespace optlease {
 
@@ -95,7 +96,7 @@ void ChunkStore::write_step_record(Rank rank, const StepRecord& record) {
   KILL_POINT("record.emptied");
   StepRecord unfinished = record;
   unfinished.step = kNoStep;
-  std::memcpy(to, &unfinished, sizeof unfinished);
+  copy_to_shared(to, &unfinished, sizeof unfinished);
   KILL_POINT("record.body_written");
   step.store(record.step, std::memory_order_release);
   KILL_POINT("record.written");
@@ -111,26 +112,24 @@ void ChunkStore::void_step_record(Rank rank, Step step) {
 void ChunkStore::write_blob(Rank rank, Step step, std::string_view blob) {
   OPTLEASE_CHECK(step >= 0 && blob.size() <= kUserBlobBytesMax,
                  "a blob of %zu bytes for step %" PRId64, blob.size(), step);
-  bool found = false;
-  if (view_.blob(rank, step, &found) == blob && found) return;  // as with a repeated record
+  if (view_.blob(rank, step) == blob) return;  // as with a repeated record
   BlobRecord* to = &mutable_rank(rank)->blobs[step & 1];
   std::atomic_ref<int64_t> to_step(to->step);
   to_step.store(kNoStep, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   KILL_POINT("blob.emptied");
-  if (!blob.empty()) std::memmove(mutable_blob(rank, step), blob.data(), blob.size());
+  copy_to_shared(mutable_blob(rank, step), blob.data(), blob.size());
   KILL_POINT("blob.bytes_written");
-  to->bytes = static_cast<uint32_t>(blob.size());
-  to->reserved_zero = 0;
-  to->checksum = fnv1a(blob.data(), blob.size());
+  const BlobRecord unfinished{kNoStep, static_cast<uint32_t>(blob.size()), 0,
+                              fnv1a(blob.data(), blob.size())};
+  copy_to_shared(to, &unfinished, sizeof unfinished);
   to_step.store(step, std::memory_order_release);
   KILL_POINT("blob.written");
 }
 
 void ChunkStore::keep_blob(Rank rank, Step step) {
-  bool found = false;
-  const std::string_view previous = view_.blob(rank, step - 1, &found);
-  if (found) return write_blob(rank, step, previous);
+  const std::optional<std::string> previous = view_.blob(rank, step - 1);
+  if (previous) return write_blob(rank, step, *previous);
   // Nothing to carry: the bank must not go on offering the blob of two steps ago.
   std::atomic_ref<int64_t>(mutable_rank(rank)->blobs[step & 1].step).store(kNoStep);
   KILL_POINT("blob.none");

@@ -1,6 +1,7 @@
 #include "shm/control_view.h"
 
 #include "shm/control_check.h"
+#include "shm/shared_copy.h"
 
 namespace optlease {
 namespace {
@@ -74,24 +75,25 @@ std::span<const SlotEntry> ControlView::entries(Rank rank, ChunkIndex chunk, uin
           record.slot_count};
 }
 
-const StepRecord* ControlView::step_record(Rank rank, Step step) const {
-  if (step < 0) return nullptr;
-  const StepRecord& record = this->rank(rank).steps[step & 1];
-  if (record.step != step || why_invalid(record) != nullptr) return nullptr;
-  return &record;
+std::optional<StepRecord> ControlView::step_record(Rank rank, Step step) const {
+  if (step < 0) return std::nullopt;
+  StepRecord record;
+  copy_from_shared(&record, &this->rank(rank).steps[step & 1], sizeof record);
+  if (record.step != step || why_invalid(record) != nullptr) return std::nullopt;
+  return record;
 }
 
-std::string_view ControlView::blob(Rank rank, Step step, bool* found) const {
-  *found = false;
-  if (step < 0) return {};
-  const BlobRecord record = this->rank(rank).blobs[step & 1];
+std::optional<std::string> ControlView::blob(Rank rank, Step step) const {
+  if (step < 0) return std::nullopt;
+  BlobRecord record;
+  copy_from_shared(&record, &this->rank(rank).blobs[step & 1], sizeof record);
   if (record.step != step || record.bytes > kUserBlobBytesMax || record.reserved_zero != 0) {
-    return {};
+    return std::nullopt;
   }
   const uint64_t place = (2ull * rank.value + (step & 1)) * kUserBlobBytesMax;
-  const std::string_view text(base_ + header_->blobs_offset + place, record.bytes);
-  if (fnv1a(text.data(), text.size()) != record.checksum) return {};
-  *found = true;
+  std::string text(record.bytes, '\0');
+  copy_from_shared(text.data(), base_ + header_->blobs_offset + place, text.size());
+  if (fnv1a(text.data(), text.size()) != record.checksum) return std::nullopt;
   return text;
 }
 
@@ -102,7 +104,7 @@ Step ControlView::step_committed() const {
 bool ControlView::step_is_open() const {
   const Step step = step_committed() + 1;
   for (uint32_t r = 0; r < header_->world_size; ++r) {
-    if (step_record(Rank(r), step) == nullptr) return false;
+    if (!step_record(Rank(r), step)) return false;
   }
   return true;
 }

@@ -3,9 +3,9 @@
 // commit_word() (acquire) and use its bank's entries.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "shm/contract/geometry.h"
 #include "shm/contract/segment_layout.h"
@@ -30,10 +30,11 @@ class ControlView {
   // Of the committed bank; they mean nothing where version() is kNoStep.
   std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk) const;
   std::span<const SlotEntry> entries(Rank rank, ChunkIndex chunk, uint32_t bank) const;
-  // The record of `step`, or null where the bank holds another or a torn one.
-  const StepRecord* step_record(Rank rank, Step step) const;
-  // The blob committed with `step`; empty and *found = false where there is none.
-  std::string_view blob(Rank rank, Step step, bool* found) const;
+  // A copy of the record of `step`; none where the bank holds another or a torn one. (A copy,
+  // because the store writes the same bank again two steps later.)
+  std::optional<StepRecord> step_record(Rank rank, Step step) const;
+  // A copy of the blob committed with `step`; none where there is no whole one.
+  std::optional<std::string> blob(Rank rank, Step step) const;
   Step step_committed() const;
   // True when every rank has a valid record for step_committed() + 1: that step must be finished.
   bool step_is_open() const;

@@ -150,8 +150,8 @@ ChunkFacts GpuActor::chunk_facts() {
     return select([&](uint32_t c) { return pipeline_->published(c) != step; });
   };
   facts.skipped = [this](Step step) {
-    const StepRecord* record = window_->view().step_record(rank_, step);
-    return record != nullptr && record->skipped != 0;
+    const auto record = window_->view().step_record(rank_, step);
+    return record && record->skipped != 0;
   };
   return facts;
 }
@@ -231,19 +231,19 @@ void GpuActor::start(const NextAction& action) {
   }
   if (action.order.gather) return worker_->gather(action.order);
   const Step before = machine_->committed();
-  const StepRecord* record = window_->view().step_record(rank_, before);
-  if (before > 0 && record == nullptr) {
+  const auto record = window_->view().step_record(rank_, before);
+  if (before > 0 && !record) {
     return end(ExitCode::kCorruptState, format("the record of committed step %lld is not readable",
                                                static_cast<long long>(before)));
   }
   step_started_us_ = step_started_us_ == 0 ? now_us() : step_started_us_;
-  worker_->reduce(action.order, overrides_, record == nullptr ? 0 : record->update_count);
+  worker_->reduce(action.order, overrides_, record ? record->update_count : 0);
 }
 
 void GpuActor::start_run(const NextAction& action) {
   std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
-  const StepRecord* record = window_->view().step_record(rank_, action.step);
-  if (action.run == RunKind::kUpdate && record == nullptr) {
+  const auto record = window_->view().step_record(rank_, action.step);
+  if (action.run == RunKind::kUpdate && !record) {
     return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
                                                static_cast<long long>(action.step)));
   }

@@ -97,8 +97,8 @@ void GpuActor::on_go(const Decoded& frame) {
 void GpuActor::on_step_committed(const StepBody& body) {
   machine_->on_step_committed(body.step);
   computed_.reset();
-  const StepRecord* record = window_->view().step_record(rank_, body.step);
-  if (record == nullptr) return;
+  const auto record = window_->view().step_record(rank_, body.step);
+  if (!record) return;
   last_grad_norm_ = record->grad_norm;
   if (record->skipped == 0) return;
   ++steps_skipped_;

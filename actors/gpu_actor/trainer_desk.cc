@@ -94,8 +94,9 @@ void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
 void TrainerDesk::answer(const DeskFacts& facts, const ControlView& control) {
   if (request_ && request_->body.step <= facts.published) {
     // Records live for two steps; an older one is answered without its norm.
-    const StepRecord* record = control.step_record(rank_, request_->body.step);
-    reply_step(request_->peer, request_->sequence, request_->body.step, record, Status::ok());
+    const auto record = control.step_record(rank_, request_->body.step);
+    reply_step(request_->peer, request_->sequence, request_->body.step, record ? &*record : nullptr,
+               Status::ok());
     request_.reset();
   }
   if (attaching_ && facts.quiet && !request_) reply_attached(facts, control);
@@ -115,14 +116,13 @@ void TrainerDesk::reply_step(const std::string& peer, uint64_t sequence, Step st
 }
 
 void TrainerDesk::reply_attached(const DeskFacts& facts, const ControlView& control) {
-  bool has_blob = false;
-  const std::string_view blob = control.blob(rank_, facts.committed, &has_blob);
+  const std::optional<std::string> blob = control.blob(rank_, facts.committed);
   AttachedBody body{};
   body.step_committed = facts.committed;
-  body.blob_bytes = static_cast<uint32_t>(blob.size());
-  body.has_blob = has_blob ? 1 : 0;
+  body.blob_bytes = blob ? static_cast<uint32_t>(blob->size()) : 0;
+  body.has_blob = blob ? 1 : 0;
   (void)socket_.send({attaching_->first, encode({.rank = rank_.value}, MessageKind::kAttached,
-                                                attaching_->second, body, blob)});
+                                                attaching_->second, body, blob.value_or(""))});
   log_info("a trainer attached at step %lld", static_cast<long long>(facts.committed));
   attaching_.reset();
 }

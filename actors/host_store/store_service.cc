@@ -43,10 +43,10 @@ Result<CoordinatorFacts> StoreService::facts_of(const ChunkStore& store) {
       .epoch = store.epoch(), .step_committed = view.step_committed(), .ranks = {}};
   const Step next = facts.step_committed + 1;
   for (uint32_t r = 0; r < view.header().world_size; ++r) {
-    const StepRecord* record = next > 0 ? view.step_record(Rank{r}, next) : nullptr;
+    const auto record = next > 0 ? view.step_record(Rank{r}, next) : std::nullopt;
     RankFacts rank{.chunk_count = static_cast<uint32_t>(view.chunks(Rank{r}).size()),
-                   .has_record = record != nullptr,
-                   .skipped = record != nullptr && record->skipped != 0};
+                   .has_record = record.has_value(),
+                   .skipped = record && record->skipped != 0};
     for (uint32_t chunk = 0; chunk < rank.chunk_count; ++chunk) {
       const Step version = view.version(Rank{r}, ChunkIndex{chunk});
       if (version == next) ++rank.chunks_done;
@@ -75,9 +75,11 @@ Status StoreService::check_records(const ChunkStore& store, const CoordinatorFac
     return {StatusCode::kCorrupt,
             format("chunks are at step %lld, and not every rank has its record", num(next))};
   }
-  for (uint32_t r = 1; complete && r < facts.ranks.size(); ++r) {
-    if (std::memcmp(store.view().step_record(Rank{r}, next),
-                    store.view().step_record(Rank{0}, next), sizeof(StepRecord)) != 0) {
+  if (!complete) return Status::ok();
+  const std::optional<StepRecord> first = store.view().step_record(Rank{0}, next);
+  for (uint32_t r = 1; r < facts.ranks.size(); ++r) {
+    const std::optional<StepRecord> other = store.view().step_record(Rank{r}, next);
+    if (std::memcmp(&*other, &*first, sizeof(StepRecord)) != 0) {
       return {StatusCode::kCorrupt,
               format("ranks 0 and %u hold different records of step %lld", r, num(next))};
     }
@@ -95,8 +97,7 @@ void StoreService::add_ranks(const StoreOptions& options, uint64_t now_ms) {
     const Incarnation last{view.rank(rank).incarnation.load()};
     leases_.add_rank(rank, std::move(slots_of_chunk), store_.unreferenced_slots(rank), last);
     if (options.all_older_reaped && last.value != 0) leases_.reaped(rank, last, now_ms);
-    const StepRecord* record = next > 0 ? view.step_record(rank, next) : nullptr;
-    if (record != nullptr && !record_) record_ = *record;
+    if (!record_ && next > 0) record_ = view.step_record(rank, next);
     sync_rank(rank);
   }
 }
@@ -341,8 +342,8 @@ void StoreService::commit_step(Step step) {
 void StoreService::count_skipped() {
   const ControlView& view = store_.view();
   const Step step = view.step_committed();
-  const StepRecord* record = step > 0 ? view.step_record(Rank{0}, step) : nullptr;
-  if (record == nullptr) return;
+  const auto record = step > 0 ? view.step_record(Rank{0}, step) : std::nullopt;
+  if (!record) return;
   const auto skipped = static_cast<uint64_t>(step - record->update_count);
   while (view.header().steps_skipped.load() < skipped) store_.count_skipped_step();
 }

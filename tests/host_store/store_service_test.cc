@@ -225,8 +225,8 @@ TEST(StoreService, RefusesARecordThatDiffersFromAnotherRanks) {
   job.actor(1).send(MessageKind::kStepRecord, StepRecordBody{job.actor(0).group(), record});
   job.deliver();
   EXPECT_EQ(job.actor(1).last_refusal(), StatusCode::kCorrupt);
-  EXPECT_NE(job.service().store().view().step_record(Rank{0}, 1), nullptr);
-  EXPECT_EQ(job.service().store().view().step_record(Rank{1}, 1), nullptr);
+  EXPECT_TRUE(job.service().store().view().step_record(Rank{0}, 1));
+  EXPECT_FALSE(job.service().store().view().step_record(Rank{1}, 1));
   EXPECT_EQ(job.service().coordinator().step_open(), kNoStep);
 }
 
@@ -237,17 +237,17 @@ TEST(StoreService, LeavesNoRecordOfAGroupThatEndedOrOfAStoreThatDied) {
     const uint64_t group = job.actor(0).group();
     job.actor(0).send(MessageKind::kStepRecord, StepRecordBody{group, fake_record(1)});
     job.deliver();
-    ASSERT_NE(job.service().store().view().step_record(Rank{0}, 1), nullptr);
+    ASSERT_TRUE(job.service().store().view().step_record(Rank{0}, 1));
     if (store_dies) {
       job.restart_store();
     } else {
       job.restart_actor(1);
       job.reap(1, 1);
     }
-    EXPECT_EQ(job.service().store().view().step_record(Rank{0}, 1), nullptr);
+    EXPECT_FALSE(job.service().store().view().step_record(Rank{0}, 1));
     job.actor(0).send(MessageKind::kStepRecord, StepRecordBody{group, fake_record(1)});
     job.deliver();
-    EXPECT_EQ(job.service().store().view().step_record(Rank{0}, 1), nullptr) << "it came late";
+    EXPECT_FALSE(job.service().store().view().step_record(Rank{0}, 1)) << "it came late";
     ASSERT_TRUE(job.run_until_committed(1));
     EXPECT_EQ(job.check(1), "");
   }

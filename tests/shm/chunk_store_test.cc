@@ -95,7 +95,7 @@ TEST_F(ChunkStoreTest, RecoversWhatACleanOrDeadStoreLeft) {
   const ChunkStore store = recover();
   EXPECT_EQ(store.epoch(), StoreEpoch(2));
   EXPECT_EQ(store.view().step_committed(), 0);
-  EXPECT_NE(store.view().step_record(Rank(0), 1), nullptr);
+  EXPECT_TRUE(store.view().step_record(Rank(0), 1));
   EXPECT_FALSE(store.view().step_is_open()) << "rank 1 has no record";
   EXPECT_EQ(store.view().rank(Rank(1)).incarnation.load(), 7u);
   EXPECT_EQ(store.view().header().kept_on_purpose.load(), 1u);
@@ -109,29 +109,25 @@ TEST_F(ChunkStoreTest, AStepIsOpenWhenEveryRankHasItsRecord) {
   store.write_step_record(Rank(0), make_record(1));
   store.write_step_record(Rank(1), make_record(1));
   EXPECT_TRUE(store.view().step_is_open());
-  EXPECT_EQ(store.view().step_record(Rank(0), 3), nullptr) << "the bank holds another step";
+  EXPECT_FALSE(store.view().step_record(Rank(0), 3)) << "the bank holds another step";
   store.set_step_committed(1);
   EXPECT_FALSE(store.view().step_is_open());
 }
 
 TEST_F(ChunkStoreTest, KeepsBlobsOfTwoStepsAndCarriesThemForward) {
   ChunkStore store = create();
-  bool found = false;
   const std::string large(kUserBlobBytesMax, 'z');
   store.write_blob(Rank(1), 1, large);
   store.write_blob(Rank(1), 2, "");
-  EXPECT_EQ(store.view().blob(Rank(1), 1, &found), large);
-  EXPECT_EQ(store.view().blob(Rank(1), 2, &found), "");
-  EXPECT_TRUE(found) << "an empty blob is a blob";
+  EXPECT_EQ(store.view().blob(Rank(1), 1), large);
+  EXPECT_EQ(store.view().blob(Rank(1), 2), "") << "an empty blob is a blob";
   store.write_blob(Rank(1), 3, "three");
   store.keep_blob(Rank(1), 4);
-  EXPECT_EQ(store.view().blob(Rank(1), 4, &found), "three");
-  EXPECT_EQ(store.view().blob(Rank(1), 3, &found), "three");
-  store.view().blob(Rank(1), 2, &found);
-  EXPECT_FALSE(found);
+  EXPECT_EQ(store.view().blob(Rank(1), 4), "three");
+  EXPECT_EQ(store.view().blob(Rank(1), 3), "three");
+  EXPECT_FALSE(store.view().blob(Rank(1), 2)) << "its bank holds step 4";
   store.keep_blob(Rank(0), 1);
-  store.view().blob(Rank(0), 1, &found);
-  EXPECT_FALSE(found) << "there was none to keep";
+  EXPECT_FALSE(store.view().blob(Rank(0), 1)) << "there was none to keep";
 }
 
 TEST_F(ChunkStoreTest, ALesseeSeesItsArenaAndOnlyReadsTheControlSegment) {
