@@ -38,9 +38,16 @@ AdamFactors make_adam_factors(const GroupParams& params, int64_t update_count,
 // (no clipping). REQUIRES: norm is finite.
 double clip_coefficient(double norm, double max_norm);
 
-// One element, in place; no value is flushed to zero. Largest errors against exact arithmetic with
-// the same factors, where u = 2^-24, c raw and l2 main are the gradient's terms and G the sum of
-// their magnitudes, each plus 2^-148, for values that do not overflow:
+// Which NaN an operation gives is the machine's choice (x86 and GPUs differ); what is stored is
+// one.
+OPTLEASE_HD_INLINE float one_nan(float value) {
+  return value == value ? value : float_of_bits(0x7fc00000u);
+}
+
+// One element, in place; no value is flushed to zero, every NaN is 0x7fc00000. Largest errors
+// against exact arithmetic with the same factors, where u = 2^-24, c raw and l2 main are the
+// gradient's terms and G the sum of their magnitudes, each plus 2^-148, for values that do not
+// overflow:
 //   exp_avg     5 u max(|exp_avg|, G)
 //   exp_avg_sq  8 u (beta2 exp_avg_sq + (1 - beta2) G^2)
 //   main        2 u |main| + 5 u |step taken|, from the moments as they were stored
@@ -55,9 +62,9 @@ OPTLEASE_HD_INLINE void adam_element(float& main, float& exp_avg, float& exp_avg
   // w = w * decay - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
   const float denominator = fma_rn(sqrt_rn(second), f.inverse_sqrt_bias2, f.eps);
   const float direction = div_rn(first, denominator);
-  main = fma_rn(f.minus_step_size, direction, mul_rn(main, f.decay));
-  exp_avg = first;
-  exp_avg_sq = second;
+  main = one_nan(fma_rn(f.minus_step_size, direction, mul_rn(main, f.decay)));
+  exp_avg = one_nan(first);
+  exp_avg_sq = one_nan(second);
 }
 
 }  // namespace optlease

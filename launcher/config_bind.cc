@@ -157,6 +157,8 @@ void bind_gradients(const ConfigValue& root, const std::string& directory, Confi
   }
   gradients.average = section.boolean("average");
   gradients.collective_timeout_ms = section.ms_of_seconds("collective_timeout_s");
+  gradients.durable =
+      section.given("durable") ? section.boolean("durable") : config->device == "cpu";
 }
 
 void bind_trainer(const ConfigValue& root, const std::string& directory, Config* config) {

@@ -84,7 +84,8 @@ void Rules::check_job() {
   }
   if (config_.device == "cuda" && !cuda_is_built_in()) {
     refuse("ranks", "device",
-           "found \"cuda\", but this build has no CUDA device; set it to \"cpu\"");
+           "found \"cuda\", but this build has no CUDA device; set it to \"cpu\", or build where "
+           "nvcc is found");
   }
 }
 
@@ -285,6 +286,11 @@ void Rules::check_replay() {
 
 void Rules::check_gradients() {
   check_replay();
+  if (config_.device == "cpu" && !config_.gradients.durable) {
+    refuse("gradients", "durable",
+           "found false, but ranks.device is \"cpu\", whose shards always lie in shared memory; "
+           "remove the key");
+  }
   const std::vector<int64_t>& steps = config_.gradients.synthetic_nonfinite_steps;
   if (!steps.empty() && config_.gradients.source != GradientSource::kSynthetic) {
     refuse("gradients", "nonfinite_steps",

@@ -55,7 +55,7 @@ inline constexpr KeyRule kKeys[] = {
     {"ranks", "world_size", kInteger, "ranks", nullptr, between(1, kRankCountMax), "",
      "GPU actors; one a rank."},
     {"ranks", "device", kString, "", "\"cpu\"", kAny, "cpu|cuda",
-     "`cuda` needs a build with the CUDA device."},
+     "`cuda` needs a build with the CUDA device, and a GPU for each rank."},
 
     {"model", "source", kString, "", "\"\"", kAny, "",
      "A `.safetensors` file or a directory of them, relative to this file; empty: values drawn "
@@ -126,6 +126,10 @@ inline constexpr KeyRule kKeys[] = {
      "Synthetic gradients of these steps hold a NaN: each step must be skipped."},
     {"gradients", "collective_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
      "A collective that takes longer has lost a peer."},
+    {"gradients", "durable", kBool, "", "", kAny, "",
+     "Summed shards are in shared memory before their step opens, so that it survives even the "
+     "death of all processes at once. Absent: true on `cpu`, false on `cuda`, where it costs a "
+     "copy a step."},
 
     {"trainer", "command", kStrings, "", "[]", kAny, "",
      "argv; `{rank}`, `{job}` and `{config_dir}` (where this file lies) are replaced; `optlease-*` "

@@ -11,11 +11,38 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Estimates, on the safe side, for what a plan cannot know exactly.
-constexpr uint64_t kProcessBytes = 24ull << 20;  // code, heap, stacks, sockets' buffers
-constexpr uint64_t kDescriptorsFixed = 64;       // log, sockets, epoll, libraries
+constexpr uint64_t kProcessBytes = 24ull << 20;       // code, heap, stacks, sockets' buffers
+constexpr uint64_t kCudaProcessBytes = 512ull << 20;  // of host memory, with a CUDA context
+constexpr uint64_t kDescriptorsFixed = 64;            // log, sockets, epoll, libraries
 // Of the launcher a child: pidfd, lifeline, log, connection; of the store a rank: arena,
 // connection.
 constexpr uint64_t kDescriptorsPerChild = 6;
+// HBM is given in pieces of this; a context with its kernels, and NCCL's buffers, take the rest.
+constexpr uint64_t kDeviceGranularityBytes = 2ull << 20;
+constexpr uint64_t kContextBytes = 640ull << 20;
+constexpr uint64_t kCollectivesBytes = 384ull << 20;
+
+uint64_t device_rounded(uint64_t bytes) {
+  return (bytes + kDeviceGranularityBytes - 1) / kDeviceGranularityBytes * kDeviceGranularityBytes;
+}
+
+void add_device_needs(const JobPlan& plan, Rank rank, RankNeeds* needs) {
+  needs->pinned_bytes = needs->arena_bytes;
+  for (const SpaceSpec& space : plan.segment.spaces) {
+    const int member = member_index(space, rank);
+    if (member < 0) continue;
+    const ElementRange shard = shard_range(space, static_cast<uint32_t>(member));
+    const uint64_t shard_bytes = shard.size() * sizeof(float);
+    needs->device_shard_bytes += shard_bytes;
+    needs->device_bytes += device_rounded(space.elements * bytes_of(space.param_dtype)) +
+                           device_rounded(space.elements * bytes_of(space.grad_dtype)) +
+                           device_rounded(shard_bytes);
+  }
+  needs->device_bytes += device_rounded(needs->staging_bytes);
+  const uint64_t processes = plan.gradients.source == GradientSource::kTrainer ? 2 : 1;
+  needs->device_headroom_bytes =
+      processes * kContextBytes + (plan.segment.world_size > 1 ? kCollectivesBytes : 0);
+}
 
 RankNeeds needs_of_rank(const JobPlan& plan, Rank rank) {
   const ArenaSpec arena = arena_of(plan.segment, rank);
@@ -32,21 +59,22 @@ RankNeeds needs_of_rank(const JobPlan& plan, Rank rank) {
     needs.parameter_bytes += space.elements * bytes_of(space.param_dtype);
     needs.gradient_bytes += space.elements * bytes_of(space.grad_dtype);
   }
-  if (plan.device != "cpu") needs.pinned_bytes = needs.arena_bytes;
+  if (plan.device != "cpu") add_device_needs(plan, rank, &needs);
   return needs;
 }
 
 // The launcher holds every shared buffer's descriptor, so it needs the most.
 uint64_t descriptors_of(const JobPlan& plan) {
   uint64_t buffers = 0;
-  for (const SpaceSpec& space : plan.segment.spaces) buffers += 2 * space.members.size();
+  const uint64_t a_space = plan.device == "cpu" ? 2 : 3;
+  for (const SpaceSpec& space : plan.segment.spaces) buffers += a_space * space.members.size();
   const uint64_t children =
       1 + uint64_t{plan.segment.world_size} * (plan.trainer.command.empty() ? 1 : 2);
   return kDescriptorsFixed + kDescriptorsPerChild * children + buffers;
 }
 
 std::string amount_text(const MemoryRow& row, uint64_t amount) {
-  if (amount == kNoLimit) return "no limit";
+  if (amount == kNoLimit) return row.change.empty() ? "not asked" : "no limit";
   return row.is_bytes ? bytes_text(amount) : std::to_string(amount);
 }
 
@@ -64,6 +92,7 @@ uint64_t MemoryNeeds::shared_memory_bytes() const {
 
 uint64_t MemoryNeeds::memory_bytes() const {
   uint64_t bytes = shared_memory_bytes() + process_bytes;
+  if (uses_gpus) return bytes;
   for (const RankNeeds& rank : ranks) {
     bytes += rank.parameter_bytes + rank.gradient_bytes + rank.staging_bytes;
   }
@@ -76,8 +105,18 @@ uint64_t MemoryNeeds::pinned_bytes() const {
   return most;
 }
 
+uint64_t MemoryNeeds::device_bytes(uint64_t gpu_count) const {
+  if (!uses_gpus) return 0;
+  std::vector<uint64_t> gpus(std::min<uint64_t>(std::max<uint64_t>(gpu_count, 1), ranks.size()));
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    gpus[r % gpus.size()] += ranks[r].device_bytes + ranks[r].device_headroom_bytes;
+  }
+  return *std::max_element(gpus.begin(), gpus.end());
+}
+
 MemoryNeeds needs_of(const JobPlan& plan) {
   MemoryNeeds needs;
+  needs.uses_gpus = plan.device != "cpu";
   std::vector<ArenaSpec> arenas;
   for (uint32_t r = 0; r < plan.segment.world_size; ++r) {
     arenas.push_back(arena_of(plan.segment, Rank(r)));
@@ -86,9 +125,26 @@ MemoryNeeds needs_of(const JobPlan& plan) {
   needs.control_bytes = control_shape(plan.segment, arenas).total_bytes;
   const uint64_t processes = 2 + uint64_t{plan.segment.world_size} * 2;
   needs.process_bytes = processes * kProcessBytes;
+  if (needs.uses_gpus) {
+    const uint64_t a_rank = plan.gradients.source == GradientSource::kTrainer ? 2 : 1;
+    needs.process_bytes += a_rank * plan.segment.world_size * kCudaProcessBytes;
+  }
   needs.descriptors = descriptors_of(plan);
   return needs;
 }
+
+namespace {
+
+void add_gpu_rows(const MemoryNeeds& needs, const MachineFacts& facts,
+                  std::vector<MemoryRow>* rows) {
+  rows->push_back({"GPUs (/dev/nvidia<n>)", needs.ranks.size(), facts.gpu_count, false,
+                   "each rank needs a GPU of its own: lower ranks.world_size, run on a machine "
+                   "that has them (in a container: --gpus all), or set ranks.device = \"cpu\""});
+  rows->push_back({"HBM of the fullest GPU", needs.device_bytes(facts.gpu_count), kNoLimit, true,
+                   "", "asked by each actor at its start, which refuses with a table"});
+}
+
+}  // namespace
 
 std::vector<MemoryRow> memory_rows(const MemoryNeeds& needs, const MachineFacts& facts) {
   const char* less =
@@ -109,22 +165,50 @@ std::vector<MemoryRow> memory_rows(const MemoryNeeds& needs, const MachineFacts&
                   plus(facts.host_free_bytes, facts.shm_held_bytes), true,
                   std::string("end other programs, or ") + less});
   rows.push_back({"pinned memory a process (RLIMIT_MEMLOCK)", needs.pinned_bytes(),
-                  facts.memlock_limit_bytes, true, "raise it: ulimit -l, or --ulimit memlock=-1"});
+                  facts.memlock_limit_bytes, true, "raise it: ulimit -l, or --ulimit memlock=-1",
+                  "CUDA drivers do not count it; where pinning is refused all the same, copies go "
+                  "through pinned bounce buffers"});
   rows.push_back({"open files a process (RLIMIT_NOFILE)", needs.descriptors, facts.descriptor_limit,
                   false, "raise it: ulimit -n, or --ulimit nofile=...; or lower ranks.world_size"});
+  if (needs.uses_gpus) add_gpu_rows(needs, facts, &rows);
   return rows;
 }
 
 Status check(const std::vector<MemoryRow>& rows) {
   std::string text;
   for (const MemoryRow& row : rows) {
-    if (row.fits()) continue;
+    if (row.fits() || !row.note.empty()) continue;
     text += (text.empty() ? "" : "\n") + row.name + ": the job needs " +
             amount_text(row, row.needed) + ", available are " + amount_text(row, row.available) +
             "; " + row.change;
   }
   return text.empty() ? Status::ok() : Status(StatusCode::kNoSpace, text);
 }
+
+namespace {
+
+std::string verdict_of(const MemoryRow& row) {
+  if (!row.note.empty()) return row.note;
+  return row.fits() ? "fits" : "DOES NOT FIT: " + row.change;
+}
+
+// On the cuda device parameters, gradients, shards and staging are HBM; the shard column above is
+// where shards are saved.
+std::string device_text(const MemoryNeeds& needs) {
+  std::string text = format("%-6s %12s %12s %12s %12s %12s %12s\n", "HBM", "parameters",
+                            "gradients", "grad shard", "staging", "(headroom)", "in all");
+  for (size_t r = 0; r < needs.ranks.size(); ++r) {
+    const RankNeeds& n = needs.ranks[r];
+    text +=
+        format("%-6zu %12s %12s %12s %12s %12s %12s\n", r, bytes_text(n.parameter_bytes).c_str(),
+               bytes_text(n.gradient_bytes).c_str(), bytes_text(n.device_shard_bytes).c_str(),
+               bytes_text(n.staging_bytes).c_str(), bytes_text(n.device_headroom_bytes).c_str(),
+               bytes_text(n.device_bytes + n.device_headroom_bytes).c_str());
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string memory_text(const MemoryNeeds& needs, const std::vector<MemoryRow>& rows) {
   std::string text = format("%-6s %12s %12s %12s %12s %12s %12s %12s\n", "rank", "state", "arena",
@@ -137,11 +221,12 @@ std::string memory_text(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
                bytes_text(n.gradient_shard_bytes).c_str(), bytes_text(n.parameter_bytes).c_str(),
                bytes_text(n.gradient_bytes).c_str(), bytes_text(n.staging_bytes).c_str());
   }
+  if (needs.uses_gpus) text += device_text(needs);
   text += format("control segment %s, processes about %s\n\n",
                  bytes_text(needs.control_bytes).c_str(), bytes_text(needs.process_bytes).c_str());
   text += format("%-42s %12s %12s  %s\n", "limit", "needed", "available", "");
   for (const MemoryRow& row : rows) {
-    const std::string verdict = row.fits() ? "fits" : "DOES NOT FIT: " + row.change;
+    const std::string verdict = verdict_of(row);
     text += format("%-42s %12s %12s  %s\n", row.name.c_str(), amount_text(row, row.needed).c_str(),
                    amount_text(row, row.available).c_str(), verdict.c_str());
   }
@@ -157,6 +242,8 @@ std::string memory_json(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
             {"limits", Json::array()}};
   for (const RankNeeds& n : needs.ranks) {
     json["ranks"].push_back({{"rank", json["ranks"].size()},
+                             {"device_bytes", n.device_bytes},
+                             {"device_headroom_bytes", n.device_headroom_bytes},
                              {"state_bytes", n.state_bytes},
                              {"arena_bytes", n.arena_bytes},
                              {"shadow_bytes", n.shadow_bytes},
@@ -172,7 +259,8 @@ std::string memory_json(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
                               {"needed", row.needed},
                               {"available", limit_json(row.available)},
                               {"fits", row.fits()},
-                              {"change", row.change}});
+                              {"change", row.change},
+                              {"note", row.note}});
   }
   return json.dump(2) + "\n";
 }

@@ -19,21 +19,29 @@ struct RankNeeds {
   uint64_t state_bytes = 0;           // elements x arrays x 4: what must not be lost
   uint64_t arena_bytes = 0;           // the arena segment, shadow and padding included
   uint64_t shadow_bytes = 0;          // of the arena: slots for versions that are not committed yet
-  uint64_t gradient_shard_bytes = 0;  // named segment: the reduced gradients of the rank's shards
+  uint64_t gradient_shard_bytes = 0;  // named segment: the reduced gradients of the rank's shards,
+                                      // or, on the cuda device, where they are saved
   uint64_t parameter_bytes = 0;       // shared buffers: whole spaces
   uint64_t gradient_bytes = 0;
-  uint64_t staging_bytes = 0;  // of the actor; HBM on the cuda device
-  uint64_t pinned_bytes = 0;   // 0 on the cpu device
+  uint64_t staging_bytes = 0;  // of the actor
+  // 0 on the cpu device, where the three above and the shards are host memory.
+  uint64_t pinned_bytes = 0;
+  uint64_t device_shard_bytes = 0;     // HBM: the shards themselves
+  uint64_t device_bytes = 0;           // HBM: parameters, gradients, shards, staging, as allocated
+  uint64_t device_headroom_bytes = 0;  // HBM: contexts and collectives, an estimate
 };
 
 struct MemoryNeeds {
   std::vector<RankNeeds> ranks;
+  bool uses_gpus = false;
   uint64_t control_bytes = 0;            // control segment
   uint64_t process_bytes = 0;            // code, heap and sockets of every process, an estimate
   uint64_t descriptors = 0;              // of the process that needs the most, an upper bound
   uint64_t shared_memory_bytes() const;  // everything in /dev/shm
   uint64_t memory_bytes() const;         // everything that counts as memory of this node
   uint64_t pinned_bytes() const;
+  // Of the GPU that carries the most, where ranks take `gpu_count` GPUs in turn.
+  uint64_t device_bytes(uint64_t gpu_count) const;
 };
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -47,6 +55,7 @@ struct MachineFacts {
   uint64_t host_free_bytes = kNoLimit;  // MemAvailable
   uint64_t descriptor_limit = kNoLimit;
   uint64_t memlock_limit_bytes = kNoLimit;
+  uint64_t gpu_count = kNoLimit;  // device files; kNoLimit: cannot be told
 };
 
 struct MemoryRow {
@@ -55,6 +64,8 @@ struct MemoryRow {
   uint64_t available = 0;  // kNoLimit: unlimited
   bool is_bytes = true;
   std::string change;  // what to do where it does not fit
+  // Where not empty, the row informs and refuses nothing: why not, in words.
+  std::string note = {};
   bool fits() const { return needed <= available; }
 };
 

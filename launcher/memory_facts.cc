@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -95,6 +96,20 @@ uint64_t held_bytes(const std::string& segment_name) {
   return static_cast<uint64_t>(info.st_blocks) * 512;
 }
 
+// Device files of GPUs; opening none of them, this makes no context. A virtual machine that passes
+// its GPU through /dev/dxg does not tell how many.
+uint64_t count_gpus() {
+  std::error_code error;
+  if (std::filesystem::exists("/dev/dxg", error)) return kNoLimit;
+  uint64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string number = name.starts_with("nvidia") ? name.substr(6) : "";
+    count += !number.empty() && number.find_first_not_of("0123456789") == std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
 
 MachineFacts read_machine_facts(const RunDirectory& run, uint32_t world_size) {
@@ -117,6 +132,7 @@ MachineFacts read_machine_facts(const RunDirectory& run, uint32_t world_size) {
   facts.host_free_bytes = free_kib == kNoLimit / 1024 ? kNoLimit : free_kib * 1024;
   facts.descriptor_limit = limit_of(RLIMIT_NOFILE);
   facts.memlock_limit_bytes = limit_of(RLIMIT_MEMLOCK);
+  facts.gpu_count = count_gpus();
   return facts;
 }
 

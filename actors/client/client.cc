@@ -32,8 +32,13 @@ Status check_rank(const SegmentPlan& plan, uint32_t rank) {
 
 }  // namespace
 
-Client::Client(RunningJob job, uint32_t rank, std::vector<SpaceBuffers> buffers, ActorLink link)
-    : job_(std::move(job)), rank_(rank), buffers_(std::move(buffers)), link_(std::move(link)) {}
+Client::Client(RunningJob job, uint32_t rank, DevicePlace place,
+               std::vector<ClientSpaceBuffers> buffers, ActorLink link)
+    : job_(std::move(job)),
+      rank_(rank),
+      place_(place),
+      buffers_(std::move(buffers)),
+      link_(std::move(link)) {}
 
 Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t rank,
                                                uint64_t timeout_ms) {
@@ -48,12 +53,14 @@ Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t 
   const Deadline deadline =
       deadline_for(timeout_ms != 0 ? timeout_ms : found.value().plan.trainer.attach_timeout_ms);
   const RunDirectory& directory = found.value().directory;
-  auto buffers =
-      map_space_buffers(found.value().plan.segment, rank, directory.vault_socket(), deadline);
+  const auto place = device_of_rank(found.value().plan.device, rank);
+  if (!place) return place.status();
+  auto buffers = map_space_buffers(found.value().plan.segment, rank, place.value(),
+                                   directory.vault_socket(), deadline);
   if (!buffers) return buffers.status();
   auto link = ActorLink::connect(directory, rank);
   if (!link) return link.status();
-  std::unique_ptr<Client> client(new Client(std::move(found.value()), rank,
+  std::unique_ptr<Client> client(new Client(std::move(found.value()), rank, place.value(),
                                             std::move(buffers.value()), std::move(link.value())));
   OPTLEASE_TRY(client->say_attach(deadline));
   return client;
@@ -78,7 +85,7 @@ Status Client::say_attach(Deadline deadline) {
   return Status::ok();
 }
 
-Result<const SpaceBuffers*> Client::buffers_of(uint32_t space) const {
+Result<const ClientSpaceBuffers*> Client::buffers_of(uint32_t space) const {
   if (space >= buffers_.size())
     return Status{StatusCode::kNotFound,
                   format("space %u of job '%s', which has %zu", space,

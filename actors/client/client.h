@@ -32,12 +32,13 @@ class Client {
                                                 uint64_t timeout_ms);
 
   uint32_t rank() const { return rank_; }
+  DevicePlace place() const { return place_; }  // where the buffers are
   const JobPlan& plan() const { return job_.plan; }
   Step last_step() const { return last_step_; }
   const std::string& blob() const { return blob_; }
 
-  // Null for a space without elements. NotFound where the space does not exist or is not this
-  // rank's.
+  // Addresses of place(). Null for a space without elements. NotFound where the space does not
+  // exist or is not this rank's.
   Result<void*> params(uint32_t space) const;
   Result<void*> grads(uint32_t space) const;
 
@@ -48,16 +49,18 @@ class Client {
   void say_detach() { link_.say_detach(); }
 
  private:
-  Client(RunningJob job, uint32_t rank, std::vector<SpaceBuffers> buffers, ActorLink link);
+  Client(RunningJob job, uint32_t rank, DevicePlace place, std::vector<ClientSpaceBuffers> buffers,
+         ActorLink link);
   Status say_attach(Deadline deadline);
-  Result<const SpaceBuffers*> buffers_of(uint32_t space) const;
+  Result<const ClientSpaceBuffers*> buffers_of(uint32_t space) const;
   OpenRequest open_step(const StepAsk& ask);
   void take_committed(Step step);
 
   // Constant after construction.
   RunningJob job_;
   uint32_t rank_;
-  std::vector<SpaceBuffers> buffers_;  // [space]
+  DevicePlace place_;
+  std::vector<ClientSpaceBuffers> buffers_;  // [space]
 
   ActorLink link_;
   Step last_step_ = 0;

@@ -70,6 +70,12 @@ typedef enum optlease_dtype {
   OPTLEASE_F16 = 3
 } optlease_dtype;
 
+/* What the flat buffers are memory of. */
+typedef enum optlease_device {
+  OPTLEASE_DEVICE_CPU = 0, /* host memory of this process */
+  OPTLEASE_DEVICE_CUDA = 1 /* memory of a GPU: device pointers, never to be touched by the host */
+} optlease_device;
+
 /* Every struct starts with struct_bytes, which the caller sets to its sizeof. Later versions append
  * fields; zero in an appended field means what the absence of the field meant. */
 
@@ -89,6 +95,8 @@ typedef struct optlease_space_info {
   uint32_t tensor_count;
   uint64_t elements; /* of each flat buffer */
   char name[OPTLEASE_NAME_BYTES];
+  uint32_t device;        /* optlease_device of both flat buffers */
+  int32_t device_ordinal; /* OPTLEASE_DEVICE_CUDA: the GPU, as this process numbers them; else 0 */
 } optlease_space_info;
 
 typedef struct optlease_tensor_info {
@@ -135,7 +143,8 @@ OPTLEASE_API const char* optlease_last_error(const optlease_client* client);
 
 /* Attaches to the job's actor of one rank. NULL options: everything from the environment. Waits, at
  * most timeout_ms, for the actor, the initial parameters and a step that an earlier life of this
- * trainer left in flight. On failure *out is NULL. */
+ * trainer left in flight. On failure *out is NULL. On a cuda job it makes, or joins, the GPU's
+ * primary context and leaves the caller's current device as it was; other jobs need no driver. */
 OPTLEASE_API optlease_status optlease_attach(const optlease_attach_options* options,
                                              optlease_client** out);
 /* Ends the attachment, unmaps the buffers and frees `client`; NULL is allowed. */
@@ -156,7 +165,12 @@ OPTLEASE_API optlease_status optlease_tensor(optlease_client* client, uint32_t s
 /* The flat buffers of a space: `elements` of param_dtype and grad_dtype. They belong to the client
  * and stay where they are until optlease_detach. NULL, with a word in optlease_last_error, where
  * the space does not exist or this rank is not a member; NULL also for a space without elements.
- * Parameters must never be written. Gradients must not be touched while a step is in flight. */
+ * Parameters must never be written. Gradients must not be touched while a step is in flight.
+ * On a job whose device is cuda both are device pointers, valid on the rank's GPU
+ * (optlease_space_info.device_ordinal: rank modulo the visible GPUs). Kernels and copies that write
+ * gradients must have finished before optlease_step, which knows none of the trainer's streams;
+ * parameters are final on the GPU when it returns. The buffers survive this process, and the actor.
+ */
 OPTLEASE_API const void* optlease_params(optlease_client* client, uint32_t space);
 OPTLEASE_API void* optlease_grads(optlease_client* client, uint32_t space);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -57,6 +58,8 @@ OPTLEASE_SAME(OPTLEASE_INTERNAL, StatusCode::kInternal);
 OPTLEASE_SAME(OPTLEASE_F32, optlease::DType::kF32);
 OPTLEASE_SAME(OPTLEASE_BF16, optlease::DType::kBF16);
 OPTLEASE_SAME(OPTLEASE_F16, optlease::DType::kF16);
+OPTLEASE_SAME(OPTLEASE_DEVICE_CPU, optlease::DeviceKind::kCpu);
+OPTLEASE_SAME(OPTLEASE_DEVICE_CUDA, optlease::DeviceKind::kCuda);
 OPTLEASE_SAME(OPTLEASE_NAME_BYTES, optlease::kNameBytes);
 OPTLEASE_SAME(OPTLEASE_TENSOR_NAME_BYTES, optlease::kTensorNameBytes);
 OPTLEASE_SAME(OPTLEASE_DIMS_MAX, optlease::kTensorDimsMax);
@@ -67,11 +70,13 @@ OPTLEASE_SAME(OPTLEASE_USER_BLOB_BYTES_MAX, optlease::kUserBlobBytesMax);
 // grows keeps its first size here.
 constexpr uint32_t kAttachOptionsBytes1 = 24;
 constexpr uint32_t kSpaceInfoBytes1 = 96;
+constexpr uint32_t kSpaceInfoBytes2 = 104;  // device, device_ordinal
 constexpr uint32_t kTensorInfoBytes1 = 280;
 constexpr uint32_t kStepOptionsBytes1 = 56;
 constexpr uint32_t kStepResultBytes1 = 24;
 static_assert(sizeof(void*) == 8 && sizeof(optlease_attach_options) == kAttachOptionsBytes1 &&
-                  sizeof(optlease_space_info) == kSpaceInfoBytes1 &&
+                  offsetof(optlease_space_info, device) == kSpaceInfoBytes1 &&
+                  sizeof(optlease_space_info) == kSpaceInfoBytes2 &&
                   sizeof(optlease_tensor_info) == kTensorInfoBytes1 &&
                   sizeof(optlease_step_options) == kStepOptionsBytes1 &&
                   sizeof(optlease_step_result) == kStepResultBytes1,
@@ -267,6 +272,8 @@ optlease_status optlease_space(optlease_client* client, uint32_t space, optlease
     ours.tensor_count = static_cast<uint32_t>(spec.tensors.size());
     ours.elements = spec.elements;
     copy_name(spec.name, ours.name, sizeof ours.name);
+    ours.device = static_cast<uint32_t>(impl.place().kind);
+    ours.device_ordinal = impl.place().ordinal;
     return copy_out(ours, kSpaceInfoBytes1, "optlease_space_info", info);
   });
 }

@@ -35,8 +35,9 @@ Result<VaultEntry> get_when_there(const std::string& socket, const std::string& 
   }
 }
 
-Result<MappedBuffer> map_buffer(const std::string& socket, const std::string& key,
-                                uint64_t bytes_needed, Deadline deadline) {
+Result<MappedDeviceBuffer> map_buffer(const DeviceMemory& memory, const std::string& socket,
+                                      const std::string& key, uint64_t bytes_needed,
+                                      Deadline deadline) {
   auto entry = get_when_there(socket, key, deadline);
   if (!entry) return entry.status();
   if (entry.value().bytes < bytes_needed)
@@ -46,7 +47,7 @@ Result<MappedBuffer> map_buffer(const std::string& socket, const std::string& ke
                "to another plan",
                key.c_str(), static_cast<unsigned long long>(entry.value().bytes),
                static_cast<unsigned long long>(bytes_needed))};
-  auto mapped = MappedBuffer::map(entry.value().fd.get(), bytes_needed);
+  auto mapped = memory.map(entry.value().fd.get(), bytes_needed);
   if (!mapped)
     return Status{mapped.status().code(), format("the shared buffer '%s' cannot be mapped: %s",
                                                  key.c_str(), mapped.status().message().c_str())};
@@ -55,18 +56,21 @@ Result<MappedBuffer> map_buffer(const std::string& socket, const std::string& ke
 
 }  // namespace
 
-Result<std::vector<SpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
-                                                    const std::string& vault_socket,
-                                                    Deadline deadline) {
-  std::vector<SpaceBuffers> buffers(plan.spaces.size());
+Result<std::vector<ClientSpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
+                                                          DevicePlace place,
+                                                          const std::string& vault_socket,
+                                                          Deadline deadline) {
+  const Result<DeviceMemory> memory = DeviceMemory::open(place);
+  if (!memory) return memory.status();
+  std::vector<ClientSpaceBuffers> buffers(plan.spaces.size());
   for (size_t i = 0; i < plan.spaces.size(); ++i) {
     const SpaceSpec& space = plan.spaces[i];
     buffers[i].is_member = member_index(space, Rank{rank}) >= 0;
     if (!buffers[i].is_member || space.elements == 0) continue;
-    auto params = map_buffer(vault_socket, vault_key("param", rank, space.name),
+    auto params = map_buffer(memory.value(), vault_socket, vault_key("param", rank, space.name),
                              space.elements * bytes_of(space.param_dtype), deadline);
     if (!params) return params.status();
-    auto grads = map_buffer(vault_socket, vault_key("grad", rank, space.name),
+    auto grads = map_buffer(memory.value(), vault_socket, vault_key("grad", rank, space.name),
                             space.elements * bytes_of(space.grad_dtype), deadline);
     if (!grads) return grads.status();
     buffers[i].params = std::move(params.value());

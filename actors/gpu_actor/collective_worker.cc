@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/adam_math.h"
-#include "kernels/reduce_cpu.h"
 
 namespace optlease {
 namespace {
@@ -23,13 +22,15 @@ float average_of(const JobPlan& plan, const SpaceSpec& space) {
 }
 
 CollectiveWorker::CollectiveWorker(const JobPlan& plan, Rank rank, RankBuffers& buffers,
-                                   std::unique_ptr<Collectives> collectives, int completion_fd)
+                                   std::unique_ptr<Collectives> collectives,
+                                   std::unique_ptr<GradientMath> math, int completion_fd)
     : plan_(plan),
       rank_(rank),
       buffers_(buffers),
       collectives_(std::move(collectives)),
+      math_(std::move(math)),
       completion_fd_(completion_fd) {
-  if (plan.gradients.source != GradientSource::kTrainer) filler_.emplace(plan, rank);
+  if (plan.gradients.source != GradientSource::kTrainer) filler_.emplace(plan, rank, math_.get());
   thread_ = std::thread([this] { run(); });
 }
 
@@ -106,6 +107,10 @@ void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t up
     if (outcome.status.is_ok()) {
       outcome.status = make_record(order, overrides, updates_before, &outcome.record);
     }
+    // Before anybody can know the record, and so before the step can open.
+    if (outcome.status.is_ok() && plan_.gradients.durable) {
+      outcome.status = buffers_.save_shards(order.step);
+    }
     return outcome;
   });
 }
@@ -135,9 +140,11 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
     if (mine.shard.size() == 0) continue;
     const SpaceSpec& space = plan_.segment.spaces[mine.space];
     const float scale = average_of(plan_, space) / static_cast<float>(overrides.grad_scale);
-    const GradStats stats = grad_stats(mine.grad_shard, mine.shard.begin, mine.shard.size(), scale);
-    share.sum_squares += stats.sum_squares;
-    share.nonfinite += stats.nonfinite;
+    const Result<GradStats> stats =
+        math_->stats(mine.grad_shard, mine.shard.begin, mine.shard.size(), scale);
+    if (!stats.is_ok()) return stats.status();
+    share.sum_squares += stats.value().sum_squares;
+    share.nonfinite += stats.value().nonfinite;
   }
   std::vector<NormShare> shares(plan_.segment.world_size);
   OPTLEASE_TRY(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/gpu_actor/collectives.h"
+#include "actors/gpu_actor/gradient_math.h"
 #include "actors/gpu_actor/gradient_source.h"
 #include "actors/gpu_actor/rank_buffers.h"
 #include "actors/gpu_actor/step_machine.h"
@@ -39,9 +40,11 @@ struct WorkOutcome {
 
 class CollectiveWorker {
  public:
-  // Everything given outlives the worker.
+  // Everything given by reference outlives the worker. Collectives and math are those of the
+  // device whose memory the buffers are.
   CollectiveWorker(const JobPlan& plan, Rank rank, RankBuffers& buffers,
-                   std::unique_ptr<Collectives> collectives, int completion_fd);
+                   std::unique_ptr<Collectives> collectives, std::unique_ptr<GradientMath> math,
+                   int completion_fd);
   ~CollectiveWorker();  // aborts every group, drops what is queued, joins
 
   void connect(uint64_t group_epoch);
@@ -65,6 +68,7 @@ class CollectiveWorker {
   Rank rank_;
   RankBuffers& buffers_;
   std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<GradientMath> math_;
   int completion_fd_;
   std::optional<GradientFiller> filler_;  // none: the trainer fills the buffers
   std::mutex mutex_;

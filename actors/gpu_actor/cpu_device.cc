@@ -17,12 +17,6 @@ uint64_t now_ns() {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> make_device(const char* kind) {
-  if (std::strcmp(kind, "cpu") == 0) return CpuDevice::create();
-  return Status(StatusCode::kUnsupported,
-                format("ranks.device is '%s', and this build knows only 'cpu'", kind));
-}
-
 Result<std::unique_ptr<Device>> CpuDevice::create() {
   const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (fd < 0) return Status(StatusCode::kIo, format("eventfd: %s", std::strerror(errno)));
@@ -140,7 +134,7 @@ void CpuDevice::wait(StreamKind waiter, Ticket ticket) {
   });
 }
 
-bool CpuDevice::reached(Ticket ticket) const {
+bool CpuDevice::reached(Ticket ticket) {
   return at(ticket.stream).done.load(std::memory_order_acquire) >= ticket.value;
 }
 
@@ -150,7 +144,7 @@ void CpuDevice::drain_completions() {
 }
 
 DeviceCounters CpuDevice::counters() const {
-  return {bytes_in_.load(), bytes_out_.load(), static_cast<double>(kernel_ns_.load()) * 1e-9};
+  return {bytes_in_.load(), bytes_out_.load(), 0, static_cast<double>(kernel_ns_.load()) * 1e-9};
 }
 
 }  // namespace optlease

@@ -24,16 +24,18 @@ class CpuDevice final : public Device {
   Status allocate_staging(uint32_t count, uint64_t bytes_each) override;
   char* staging(uint32_t buffer) override;
   uint64_t staging_bytes() const override { return staging_bytes_; }
+  Status adopt_host_memory(const HostMemory&) override { return Status::ok(); }
   void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) override;
   void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) override;
   void republish(const AdamChunk& chunk, ChunkSums* sums) override;
   void run_on_host(StreamKind stream, std::function<void()> work) override;
   Ticket signal(StreamKind stream) override;
   void wait(StreamKind waiter, Ticket ticket) override;
-  bool reached(Ticket ticket) const override;
+  bool reached(Ticket ticket) override;
   int completion_fd() const override { return completion_fd_; }
   void drain_completions() override;
   DeviceCounters counters() const override;
+  Status failure() const override { return Status::ok(); }
 
  private:
   struct Stream {

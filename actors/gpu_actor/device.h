@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "kernels/adam_cpu.h"
 #include "kernels/adam_math.h"
+#include "shm/contract/ids.h"
 #include "shm/contract/status.h"
 
 namespace optlease {
@@ -26,7 +28,16 @@ struct Ticket {
 struct DeviceCounters {
   uint64_t bytes_in = 0;  // host to staging, completed or running
   uint64_t bytes_out = 0;
-  double kernel_seconds = 0;  // busy time of the compute stream
+  uint64_t bounced_bytes = 0;  // of both, those that went through a bounce buffer
+  double kernel_seconds = 0;   // the update rule's own time on the compute stream
+};
+
+// Memory that copies will name, in slots of equal size: a rank's arena.
+struct HostMemory {
+  char* base = nullptr;  // page-aligned
+  uint64_t slot_bytes = 0;
+  uint32_t slot_count = 0;
+  std::vector<uint32_t> order;  // slots, soonest wanted first; those not named come last
 };
 
 class Device {
@@ -39,28 +50,39 @@ class Device {
   virtual char* staging(uint32_t buffer) = 0;  // REQUIRES: buffer < count
   virtual uint64_t staging_bytes() const = 0;  // held now
 
-  // Enqueued on `stream`. Source and destination must stay valid until a later ticket is reached.
+  // Makes copies of these slots as fast as they can be (pins them), in the background; copies work
+  // before it is done, or where it cannot be. The memory outlives the device. Once.
+  virtual Status adopt_host_memory(const HostMemory& memory) = 0;
+
+  // Enqueued on `stream`: kCopyIn from host memory to the device's, kCopyOut the other way.
+  // Source and destination must stay valid until a later ticket is reached. A range lies in one
+  // slot of the adopted memory, or outside it.
   virtual void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) = 0;
-  // Enqueued on the compute stream: the update rule over one staged chunk; *sums is written by
-  // then.
+  // Enqueued on the compute stream: the update rule over one staged chunk. *sums is written by the
+  // time that reached() is first true of a compute ticket taken later, or of one that waited for
+  // that.
   virtual void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) = 0;
   // Enqueued on the compute stream: parameters from main weights only; sums->read covers all
-  // arrays.
+  // arrays, and so does sums->written.
   virtual void republish(const AdamChunk& chunk, ChunkSums* sums) = 0;
-  // Host work in stream order (initialisation).
+  // Host work in stream order (initialisation). It calls nothing of the device.
   virtual void run_on_host(StreamKind stream, std::function<void()> work) = 0;
 
   virtual Ticket signal(StreamKind stream) = 0;
   // Later work of `waiter` starts only after `ticket` is reached.
   virtual void wait(StreamKind waiter, Ticket ticket) = 0;
-  virtual bool reached(Ticket ticket) const = 0;
+  virtual bool reached(Ticket ticket) = 0;
   // Readable after any ticket was reached since the last drain.
   virtual int completion_fd() const = 0;
   virtual void drain_completions() = 0;
   virtual DeviceCounters counters() const = 0;
+  // The first thing that went wrong on the device. Nothing is reached any more after that, and
+  // nothing that was enqueued may be trusted: the process ends and its successor begins anew.
+  virtual Status failure() const = 0;
 };
 
-// `kind` is "cpu"; Unsupported for a device that this build has not.
-Result<std::unique_ptr<Device>> make_device(const char* kind);
+// `kind` is "cpu" or "cuda"; Unsupported, with words, for a device that this build or this machine
+// has not. Ranks of a node take its GPUs in turn.
+Result<std::unique_ptr<Device>> make_device(const char* kind, Rank rank);
 
 }  // namespace optlease

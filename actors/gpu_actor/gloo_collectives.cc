@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "actors/gpu_actor/exchange_plan.h"
 #include "actors/gpu_actor/gloo_mesh.h"
 #include "kernels/reduce_cpu.h"
 #include "shm/contract/limits.h"
@@ -31,29 +32,14 @@ uint64_t slot_of(CallKind kind, const CallTag& tag, uint64_t piece) {
          piece;
 }
 
-ElementRange piece_of(const ElementRange& range, uint64_t piece, uint64_t piece_elements) {
-  const uint64_t begin = std::min(range.end, range.begin + piece * piece_elements);
-  return {begin, std::min(range.end, begin + piece_elements)};
-}
-
-// One call's constants, equal on every member but for `me`.
-struct Exchange {
-  const ShardMap& map;
-  std::span<const uint8_t> needs;
+// One call's pieces, and their names on the wire.
+struct Exchange : ExchangePlan {
   CallKind kind;
   CallTag tag;
-  uint32_t me;
-  uint64_t element_bytes;
-  uint64_t piece_elements;
-  uint64_t piece_count;
 
-  uint32_t member_count() const { return static_cast<uint32_t>(map.members.size()); }
-  ElementRange piece(uint32_t member, uint64_t index) const {
-    return piece_of(map.ranges[member], index, piece_elements);
-  }
   Transfer transfer(uint32_t member, uint64_t index, void* data, uint64_t elements,
                     bool is_receive) const {
-    return {map.members[member].value,
+    return {map->members[member].value,
             slot_of(kind, tag, index),
             data,
             elements * element_bytes,
@@ -101,11 +87,6 @@ class GlooCollectives final : public Collectives {
   Status broken_;                   // why the epoch is unusable
   std::vector<std::byte> staging_;  // pieces in flight x peers x piece
 };
-
-int index_in(const ShardMap& map, Rank rank) {
-  const auto at = std::find(map.members.begin(), map.members.end(), rank);
-  return at == map.members.end() ? -1 : static_cast<int>(at - map.members.begin());
-}
 
 Status GlooCollectives::connect(uint64_t group_epoch, Rank rank, uint32_t world,
                                 uint64_t timeout_ms) {
@@ -173,26 +154,16 @@ Status GlooCollectives::land(Flight* flight) {
 
 Exchange GlooCollectives::plan(CallKind kind, CallTag tag, const ShardMap& map,
                                std::span<const uint8_t> needs, DType dtype) const {
-  const auto members = map.members.size();
-  OPTLEASE_CHECK(map.ranges.size() == members && needs.size() == members,
-                 "%zu members, %zu ranges, %zu needs", members, map.ranges.size(), needs.size());
-  const uint64_t element_bytes = bytes_of(dtype);
-  OPTLEASE_CHECK(element_bytes != 0, "dtype %u", static_cast<uint32_t>(dtype));
-  const uint64_t share =
-      kGlooStagingBytesMax / (kPiecesInFlight * std::max<size_t>(members - 1, 1));
-  const uint64_t elements = std::min(share, kGlooPieceBytesMax) / element_bytes;
-  const uint64_t piece_elements = elements / kShardAlignElements * kShardAlignElements;
-  uint64_t pieces = 0;
-  for (size_t member = 0; member < members; ++member)
-    if (kind == CallKind::kAllGather || needs[member])
-      pieces = std::max(pieces, (map.ranges[member].size() + piece_elements - 1) / piece_elements);
-  const auto me = static_cast<uint32_t>(index_in(map, rank_));
-  return {map, needs, kind, tag, me, element_bytes, piece_elements, pieces};
+  const uint64_t peers = std::max<size_t>(map.members.size(), 2) - 1;
+  const uint64_t share = kGlooStagingBytesMax / (kPiecesInFlight * peers);
+  const ShardsMoved moved = kind == CallKind::kAllGather ? ShardsMoved::kAll : ShardsMoved::kNeeded;
+  return {plan_exchange(map, needs, rank_, dtype, std::min(share, kGlooPieceBytesMax), moved), kind,
+          tag};
 }
 
 Status GlooCollectives::reduce_scatter(const ReduceScatterCall& call) {
   OPTLEASE_TRY(check_connected());
-  if (index_in(*call.map, rank_) < 0) return Status::ok();
+  if (member_index_in(*call.map, rank_) < 0) return Status::ok();
   const Exchange exchange =
       plan(CallKind::kReduceScatter, call.tag, *call.map, call.needs, call.grad_dtype);
   if (exchange.member_count() > 1) return end_call(exchange_reduce(call, exchange));
@@ -201,9 +172,9 @@ Status GlooCollectives::reduce_scatter(const ReduceScatterCall& call) {
 }
 
 Status GlooCollectives::exchange_reduce(const ReduceScatterCall& call, const Exchange& exchange) {
-  if (exchange.needs[exchange.me]) {
+  if (exchange.i_need()) {
     const uint64_t mine =
-        std::min(exchange.piece_elements, exchange.map.ranges[exchange.me].size());
+        std::min(exchange.piece_elements, exchange.map->ranges[exchange.me].size());
     const uint64_t bytes =
         kPiecesInFlight * (exchange.member_count() - 1) * mine * exchange.element_bytes;
     if (staging_.size() < bytes) staging_.resize(bytes);
@@ -217,7 +188,7 @@ Status GlooCollectives::exchange_reduce(const ReduceScatterCall& call, const Exc
     }
     if (index == 0) continue;
     OPTLEASE_TRY(land(&flights[(index - 1) % kPiecesInFlight]));
-    if (exchange.needs[exchange.me]) sum_piece(call, exchange, index - 1);
+    if (exchange.i_need()) sum_piece(call, exchange, index - 1);
   }
   return Status::ok();
 }
@@ -225,7 +196,8 @@ Status GlooCollectives::exchange_reduce(const ReduceScatterCall& call, const Exc
 std::byte* GlooCollectives::staging_of(const Exchange& exchange, uint32_t member, uint64_t index) {
   const uint64_t peer = member < exchange.me ? member : member - 1;
   const uint64_t place = (index % kPiecesInFlight) * (exchange.member_count() - 1) + peer;
-  const uint64_t piece = std::min(exchange.piece_elements, exchange.map.ranges[exchange.me].size());
+  const uint64_t piece =
+      std::min(exchange.piece_elements, exchange.map->ranges[exchange.me].size());
   return staging_.data() + place * piece * exchange.element_bytes;
 }
 
@@ -235,7 +207,7 @@ GlooCollectives::Flight GlooCollectives::reduce_flight(const ReduceScatterCall& 
   const ElementRange mine = exchange.piece(exchange.me, index);
   for (uint32_t member = 0; member < exchange.member_count(); ++member) {
     if (member == exchange.me) continue;
-    if (exchange.needs[exchange.me] && mine.size() > 0)
+    if (exchange.i_need() && mine.size() > 0)
       flight.push_back(exchange.transfer(member, index, staging_of(exchange, member, index),
                                          mine.size(), /*is_receive=*/true));
     const ElementRange theirs = exchange.piece(member, index);
@@ -261,13 +233,13 @@ void GlooCollectives::sum_piece(const ReduceScatterCall& call, const Exchange& e
     inputs[member] = member == exchange.me ? static_cast<const std::byte*>(call.grads) +
                                                  piece.begin * exchange.element_bytes
                                            : staging_of(exchange, member, index);
-  sum_shards(call.shard_out + (piece.begin - exchange.map.ranges[exchange.me].begin), inputs.data(),
-             exchange.member_count(), call.grad_dtype, piece.size());
+  sum_shards(call.shard_out + (piece.begin - exchange.map->ranges[exchange.me].begin),
+             inputs.data(), exchange.member_count(), call.grad_dtype, piece.size());
 }
 
 Status GlooCollectives::all_gather(const AllGatherCall& call) {
   OPTLEASE_TRY(check_connected());
-  if (index_in(*call.map, rank_) < 0 || call.map->members.size() == 1) return Status::ok();
+  if (member_index_in(*call.map, rank_) < 0 || call.map->members.size() == 1) return Status::ok();
   return end_call(exchange_gather(
       call, plan(CallKind::kAllGather, call.tag, *call.map, call.needs, call.param_dtype)));
 }
@@ -293,7 +265,7 @@ GlooCollectives::Flight GlooCollectives::gather_flight(const AllGatherCall& call
   for (uint32_t member = 0; member < exchange.member_count(); ++member) {
     if (member == exchange.me) continue;
     const ElementRange theirs = exchange.piece(member, index);
-    if (exchange.needs[exchange.me] && theirs.size() > 0)
+    if (exchange.i_need() && theirs.size() > 0)
       flight.push_back(exchange.transfer(member, index,
                                          params + theirs.begin * exchange.element_bytes,
                                          theirs.size(), /*is_receive=*/true));

@@ -1,13 +1,7 @@
 #include "actors/gpu_actor/gloo_rendezvous.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <filesystem>
+#include <type_traits>
 
 namespace optlease {
 namespace {
@@ -25,23 +19,6 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 24 && std::is_trivially_copyable_v<FileHeader>);
 
-Status io_error(const std::string& path, const char* what) {
-  return Status(StatusCode::kIo, format("%s: %s: %s", path.c_str(), what, std::strerror(errno)));
-}
-
-std::string folder_of(const GroupPlace& place) {
-  return place.directory + "/" + std::to_string(place.group_epoch);
-}
-
-std::string file_of(const GroupPlace& place, uint32_t rank) {
-  return folder_of(place) + "/" + std::to_string(rank);
-}
-
-Status make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status::ok();
-  return io_error(path, "cannot create the folder");
-}
-
 std::string serialize(const GroupPlace& place, const PeerAddresses& addresses) {
   std::string entries;
   for (const std::string& address : addresses) {
@@ -53,56 +30,17 @@ std::string serialize(const GroupPlace& place, const PeerAddresses& addresses) {
   return std::string(reinterpret_cast<const char*>(&header), sizeof header) + entries;
 }
 
-Status write_file(const std::string& path, const std::string& bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return io_error(path, "cannot create");
-  size_t done = 0;
-  Status status;
-  while (done < bytes.size() && status.is_ok()) {
-    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (put >= 0)
-      done += static_cast<size_t>(put);
-    else if (errno != EINTR)
-      status = io_error(path, "cannot write");
-  }
-  ::close(fd);
-  return status;
-}
-
-Result<std::string> read_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0 && errno == ENOENT) return Status(StatusCode::kBusy, path + ": not there yet");
-  if (fd < 0) return io_error(path, "cannot open");
-  std::string bytes;
-  char piece[4096];
-  ssize_t got = 0;
-  do {
-    got = ::read(fd, piece, sizeof piece);
-    if (got > 0) bytes.append(piece, static_cast<size_t>(got));
-  } while (got > 0 || (got < 0 && errno == EINTR));
-  const Status status = got == 0 ? Status::ok() : io_error(path, "cannot read");
-  ::close(fd);
-  if (!status) return status;
-  return bytes;
-}
-
 }  // namespace
 
 Status publish_addresses(const GroupPlace& place, const PeerAddresses& addresses) {
   OPTLEASE_CHECK(addresses.size() == place.world, "%zu addresses for %u ranks", addresses.size(),
                  place.world);
-  OPTLEASE_TRY(make_directory(place.directory));
-  OPTLEASE_TRY(make_directory(folder_of(place)));
-  const std::string path = file_of(place, place.rank);
-  const std::string temporary = path + "." + std::to_string(::getpid());
-  OPTLEASE_TRY(write_file(temporary, serialize(place, addresses)));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return io_error(path, "cannot rename to");
-  return Status::ok();
+  return publish_file(place, std::to_string(place.rank), serialize(place, addresses)).status();
 }
 
 Result<std::string> read_address(const GroupPlace& place, uint32_t peer) {
-  const std::string path = file_of(place, peer);
-  Result<std::string> file = read_file(path);
+  const std::string path = folder_of(place) + "/" + std::to_string(peer);
+  Result<std::string> file = read_rendezvous_file(path);
   if (!file) return file;
   const std::string& bytes = file.value();
   const Status corrupt(StatusCode::kCorrupt, path + ": is no address file of this group epoch");
@@ -124,24 +62,6 @@ Result<std::string> read_address(const GroupPlace& place, uint32_t peer) {
     at += length;
   }
   return corrupt;
-}
-
-void remove_earlier_epochs(const GroupPlace& place) {
-  std::error_code error;
-  std::filesystem::directory_iterator at(place.directory, error);
-  std::vector<std::filesystem::path> earlier;
-  for (const std::filesystem::directory_iterator end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    uint64_t epoch = 0;
-    const auto [rest, failure] = std::from_chars(name.data(), name.data() + name.size(), epoch);
-    // Only names that an epoch would have; whatever else lies here is not ours to remove.
-    if (failure == std::errc() && rest == name.data() + name.size() && epoch < place.group_epoch)
-      earlier.push_back(at->path());
-  }
-  for (const std::filesystem::path& folder : earlier) {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  }
 }
 
 }  // namespace optlease

@@ -7,16 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "actors/gpu_actor/rendezvous_files.h"
 #include "shm/contract/status.h"
 
 namespace optlease {
-
-struct GroupPlace {
-  std::string directory;  // holds one folder a group epoch
-  uint64_t group_epoch = 0;
-  uint32_t rank = 0;
-  uint32_t world = 0;
-};
 
 // Entry p is what peer p connects to in order to reach this rank; this rank's own entry is empty.
 using PeerAddresses = std::vector<std::string>;
@@ -27,8 +21,5 @@ Status publish_addresses(const GroupPlace& place, const PeerAddresses& addresses
 // What `peer` published for place.rank. Busy: nothing yet; ask again. Corrupt: no such file of
 // ours.
 Result<std::string> read_address(const GroupPlace& place, uint32_t peer);
-
-// Removes the folders of all earlier epochs; what cannot be removed stays for the next time.
-void remove_earlier_epochs(const GroupPlace& place);
 
 }  // namespace optlease

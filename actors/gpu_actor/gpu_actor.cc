@@ -9,7 +9,8 @@
 #include <cstring>
 #include <thread>
 
-#include "actors/gpu_actor/gloo_collectives.h"
+#include "actors/gpu_actor/collective_parts.h"
+#include "actors/gpu_actor/pin_plan.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
 
@@ -89,16 +90,17 @@ Status GpuActor::open_parts() {
   if (!store.is_ok()) return store.status();
   store_.emplace(std::move(store).value());
 
-  Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str());
+  Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str(), rank_);
   if (!device.is_ok()) return device.status();
   device_ = std::move(device).value();
   OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
-  Result<RankBuffers> buffers = RankBuffers::open(
-      plan_, rank_, directory_, window_->view().step_is_open(), plan_.restart.start_timeout_ms);
-  if (!buffers.is_ok()) return buffers.status();
-  buffers_.emplace(std::move(buffers).value());
+  const SegmentPlan& segment = plan_.segment;
+  OPTLEASE_TRY(device_->adopt_host_memory(
+      arena_memory(*window_, rank_, arena_,
+                   segment.window_chunks * (segment.prefetch_windows + 1))));
+  OPTLEASE_TRY(open_buffers());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
   initial_.emplace(std::move(initial).value());
@@ -108,8 +110,12 @@ Status GpuActor::open_parts() {
   limits.staging_buffers = plan_.staging_buffers;
   limits.leases_ahead = plan_.segment.prefetch_windows + 1;
   pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, limits, *this);
-  worker_ = std::make_unique<CollectiveWorker>(
-      plan_, rank_, *buffers_, make_gloo_collectives(directory_.group_directory()), worker_fd_);
+  Result<CollectiveParts> parts =
+      make_collective_parts(plan_.device, rank_, directory_.group_directory());
+  if (!parts.is_ok()) return parts.status();
+  worker_ = std::make_unique<CollectiveWorker>(plan_, rank_, *buffers_,
+                                               std::move(parts.value().collectives),
+                                               std::move(parts.value().math), worker_fd_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
   return Status::ok();
 }
@@ -168,6 +174,7 @@ ExitCode GpuActor::run() {
     if (!exit_code_) wait_for_events();
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
+  save_shards_at_end();
   const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
   log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
   return *exit_code_;
@@ -188,6 +195,7 @@ void GpuActor::wait_for_events() {
 
 void GpuActor::turn() {
   if (lifeline_.closed()) return end(ExitCode::kLauncherLost, "the launcher is gone");
+  if (told_to_end()) return end(ExitCode::kOk, "told to end by a signal");
   account_phase_time();
   receive_from_store();
   if (exit_code_) return;
@@ -276,10 +284,16 @@ void GpuActor::take_worker_outcomes() {
 void GpuActor::on_outcome(const WorkOutcome& outcome) {
   if (outcome.kind == WorkOutcome::Kind::kFilled) {
     // A source that cannot give its gradients cannot after a restart either.
-    if (!outcome.status.is_ok()) return end(ExitCode::kBadConfiguration, outcome.status.text());
+    if (!outcome.status.is_ok()) {
+      const bool is_source = collectives_can_recover(outcome.status);
+      return end(is_source ? ExitCode::kBadConfiguration : exit_code_for(outcome.status),
+                 outcome.status.text());
+    }
     return machine_->on_gradients(outcome.step);
   }
   if (!outcome.status.is_ok()) {
+    if (!collectives_can_recover(outcome.status))
+      return end(exit_code_for(outcome.status), outcome.status.text());
     if (outcome.kind != WorkOutcome::Kind::kConnected) machine_->on_collective_failed();
     if (outcome.group_epoch != machine_->group_epoch()) return;  // a group that is gone anyway
     log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch),

@@ -41,6 +41,10 @@ class GpuActor final : public PipelinePort {
   GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline);
   Status open_parts();
   Status open_window();
+  Status open_buffers();
+  static bool told_to_end();
+  Step step_to_finish() const;
+  void save_shards_at_end();
   ChunkFacts chunk_facts();
 
   // The loop.

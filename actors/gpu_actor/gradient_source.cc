@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "actors/gpu_actor/tensor_import.h"
-#include "kernels/random.h"
 #include "kernels/reduce_cpu.h"
 
 namespace optlease {
@@ -24,19 +23,46 @@ bool holds_first_element_of_rank_0(const SegmentPlan& plan, uint32_t space) {
   return false;
 }
 
-void fill_synthetic(const JobPlan& plan, Rank rank, Step step, uint32_t space, void* out) {
+Status fill_synthetic(const JobPlan& plan, Rank rank, Step step, uint32_t space, GradientMath* math,
+                      void* out) {
   const SpaceSpec& spec = plan.segment.spaces[space];
-  fill_synthetic_gradient(out, spec.grad_dtype, plan.gradients.synthetic_seed, step, rank.value,
-                          space, 0, spec.elements);
+  const SyntheticKey key{plan.gradients.synthetic_seed, step, rank, space};
+  OPTLEASE_TRY(math->fill_synthetic(out, spec.grad_dtype, key, spec.elements));
   const auto& bad = plan.gradients.synthetic_nonfinite_steps;
-  if (rank == Rank(0) && std::find(bad.begin(), bad.end(), step) != bad.end() &&
-      holds_first_element_of_rank_0(plan.segment, space)) {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    convert_from_f32(out, &nan, spec.grad_dtype, 1);
-  }
+  if (rank != Rank(0) || std::find(bad.begin(), bad.end(), step) == bad.end() ||
+      !holds_first_element_of_rank_0(plan.segment, space))
+    return Status::ok();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  uint32_t stored = 0;
+  convert_from_f32(&stored, &nan, spec.grad_dtype, 1);
+  return math->put(out, &stored, bytes_of(spec.grad_dtype));
 }
 
-Status fill_replay(const SafetensorsReader& file, const SpaceSpec& space, void* out) {
+// Elements [first, first + count) of a tensor into gradient memory, through the staging where the
+// host cannot write there.
+Status import_gradient(const SafetensorsReader& file, const TensorSpec& wanted,
+                       const FileTensor& stored, uint64_t first, uint64_t count, DType to,
+                       GradientMath* math, std::byte* out) {
+  DType stored_dtype;
+  (void)parse_dtype(stored.dtype, &stored_dtype);
+  const uint64_t stored_bytes = bytes_of(stored_dtype);
+  const auto read = [&](uint64_t from, uint64_t elements, void* piece) {
+    return file.read(stored, from * stored_bytes, elements * stored_bytes, piece);
+  };
+  const std::span<std::byte> staging = math->staging();
+  if (staging.empty()) return import_elements(wanted, stored, read, first, count, to, out);
+  const uint64_t bytes = bytes_of(to);
+  for (uint64_t at = 0; at < count;) {
+    const uint64_t elements = std::min(staging.size() / bytes, count - at);
+    OPTLEASE_TRY(import_elements(wanted, stored, read, first + at, elements, to, staging.data()));
+    OPTLEASE_TRY(math->put(out + at * bytes, staging.data(), elements * bytes));
+    at += elements;
+  }
+  return Status::ok();
+}
+
+Status fill_replay(const SafetensorsReader& file, const SpaceSpec& space, GradientMath* math,
+                   void* out) {
   auto* to = static_cast<std::byte*>(out);
   return for_each_tensor_in(
       space, {0, space.elements},
@@ -49,13 +75,7 @@ Status fill_replay(const SafetensorsReader& file, const SpaceSpec& space, void* 
         if (const std::string why = why_unusable(*stored, wanted); !why.empty())
           return Status(StatusCode::kInvalidArgument,
                         file.path() + ": tensor '" + wanted.name + "' " + why);
-        DType stored_dtype;
-        (void)parse_dtype(stored->dtype, &stored_dtype);
-        const uint64_t bytes = bytes_of(stored_dtype);
-        const auto read = [&](uint64_t from, uint64_t elements, void* piece) {
-          return file.read(*stored, from * bytes, elements * bytes, piece);
-        };
-        return import_elements(wanted, *stored, read, first, count, space.grad_dtype,
+        return import_gradient(file, wanted, *stored, first, count, space.grad_dtype, math,
                                to + offset * bytes_of(space.grad_dtype));
       });
 }
@@ -76,7 +96,8 @@ Status validate_gradient_source(const JobPlan& plan) {
   return Status::ok();
 }
 
-GradientFiller::GradientFiller(const JobPlan& plan, Rank rank) : plan_(&plan), rank_(rank) {
+GradientFiller::GradientFiller(const JobPlan& plan, Rank rank, GradientMath* math)
+    : plan_(&plan), rank_(rank), math_(math) {
   OPTLEASE_CHECK(plan.gradients.source != GradientSource::kTrainer,
                  "rank %u: the trainer fills the gradients", rank.value);
 }
@@ -84,12 +105,10 @@ GradientFiller::GradientFiller(const JobPlan& plan, Rank rank) : plan_(&plan), r
 Status GradientFiller::fill(Step step, uint32_t space, void* out) {
   OPTLEASE_CHECK(space < plan_->segment.spaces.size(), "space %u of %zu", space,
                  plan_->segment.spaces.size());
-  if (plan_->gradients.source == GradientSource::kSynthetic) {
-    fill_synthetic(*plan_, rank_, step, space, out);
-    return Status::ok();
-  }
+  if (plan_->gradients.source == GradientSource::kSynthetic)
+    return fill_synthetic(*plan_, rank_, step, space, math_, out);
   OPTLEASE_TRY(open_replay(step));
-  return fill_replay(*replay_, plan_->segment.spaces[space], out);
+  return fill_replay(*replay_, plan_->segment.spaces[space], math_, out);
 }
 
 Status GradientFiller::open_replay(Step step) {

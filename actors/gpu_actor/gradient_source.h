@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/gpu_actor/gradient_math.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/tensor_files/safetensors.h"
 #include "shm/contract/ids.h"
@@ -24,11 +25,12 @@ Status validate_gradient_source(const JobPlan& plan);
 // Not thread-safe. The same (plan, rank, step, space) always gives the same bytes.
 class GradientFiller {
  public:
-  // REQUIRES: `plan` outlives this; its source is not kTrainer.
-  GradientFiller(const JobPlan& plan, Rank rank);
+  // REQUIRES: `plan` and `math` outlive this; the plan's source is not kTrainer.
+  GradientFiller(const JobPlan& plan, Rank rank, GradientMath* math);
 
-  // Fills the whole gradient of `space` (its elements x bytes of its grad_dtype) at `out`. Holds a
-  // bounded piece beside it. NotFound, InvalidArgument, Corrupt, Io name file and tensor.
+  // Fills the whole gradient of `space` (its elements x bytes of its grad_dtype) at `out`, memory
+  // of the math's device. Holds a bounded piece beside it. NotFound, InvalidArgument, Corrupt, Io
+  // name file and tensor.
   Status fill(Step step, uint32_t space, void* out);
 
  private:
@@ -36,6 +38,7 @@ class GradientFiller {
 
   const JobPlan* plan_;
   Rank rank_;
+  GradientMath* math_;
   std::optional<SafetensorsReader> replay_;  // the file of replay_step_
   Step replay_step_ = kNoStep;
 };

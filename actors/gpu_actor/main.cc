@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
+#include "actors/gpu_actor/collective_parts.h"
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/log.h"
 
@@ -38,6 +40,10 @@ ExitCode run_actor(const ChildArgs& args) {
 int main(int argc, char** argv) {
   // A peer that is gone is an error of its call, not the end of this process.
   signal(SIGPIPE, SIG_IGN);
+  // Before any thread: each CUDA stream gets a hardware queue of its own, so that one that waits
+  // for an event holds up no other. A user's own wish stays.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  optlease::prepare_collectives_environment();
   // Gloo's own threads throw where no caller can catch, for one when a peer dies while it connects:
   // that ends this life with words, and the launcher starts the next one.
   std::set_terminate([] {

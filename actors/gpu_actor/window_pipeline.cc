@@ -1,7 +1,6 @@
 #include "actors/gpu_actor/window_pipeline.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace optlease {
 namespace {
@@ -20,7 +19,7 @@ WindowPipeline::WindowPipeline(Device& device, const ChunkWindow& window, Rank r
       arena_(arena),
       limits_(limits),
       port_(port),
-      buffer_taken_(limits.staging_buffers, false),
+      buffer_free_(limits.staging_buffers),
       published_(arena.chunks.size(), kNoStep) {}
 
 void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
@@ -30,7 +29,7 @@ void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>&
   step_ = step;
   spaces_ = std::move(spaces);
   fill_ = std::move(fill);
-  finished_ = 0;
+  finished_ = first_open_ = first_untouched_ = 0;
   retry_leases_at_us_ = 0;
   last_advance_us_ = 0;
   last_progress_us_ = 0;
@@ -56,9 +55,23 @@ void WindowPipeline::build_windows(const std::vector<uint32_t>& chunks) {
   }
 }
 
+void WindowPipeline::clear_if_over() {
+  if (finished_ != windows_.size()) return;
+  windows_.clear();
+  finished_ = first_open_ = first_untouched_ = 0;
+}
+
+// A run has thousands of windows, of which a few are on their way.
+std::span<WindowPipeline::Window> WindowPipeline::open_windows() {
+  while (first_open_ < first_untouched_ && windows_[first_open_].state == State::kDone) {
+    ++first_open_;
+  }
+  return std::span(windows_).subspan(first_open_, first_untouched_ - first_open_);
+}
+
 void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries) {
   if (body.step != step_ || kind_ == RunKind::kRepublish) return;
-  for (Window& window : windows_) {
+  for (Window& window : open_windows()) {
     if (window.state != State::kRequested || window.first_chunk != body.first_chunk) continue;
     if (!fits(window, body.chunk_count, entries)) continue;
     window.lease_id = body.lease_id;
@@ -84,7 +97,7 @@ bool WindowPipeline::fits(const Window& window, uint32_t chunk_count,
 
 void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
   if (body.step != step_) return;
-  for (Window& window : windows_) {
+  for (Window& window : open_windows()) {
     if (window.state != State::kCommitting || window.first_chunk != body.first_chunk) continue;
     if (window.lease_id != body.lease_id || window.chunk_count != body.chunk_count) continue;
     window.state = State::kDone;
@@ -95,11 +108,11 @@ void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kAfterCommit, step_);
     break;
   }
-  if (finished_ == windows_.size()) windows_.clear();
+  clear_if_over();
 }
 
 void WindowPipeline::on_lease_busy(uint64_t now_us) {
-  for (Window& window : windows_) {
+  for (Window& window : open_windows()) {
     if (window.state == State::kRequested) window.state = State::kWanted;
   }
   retry_leases_at_us_ = now_us + kBusyRetryUs;
@@ -108,8 +121,9 @@ void WindowPipeline::on_lease_busy(uint64_t now_us) {
 void WindowPipeline::advance(uint64_t now_us) {
   if (last_progress_us_ == 0) last_progress_us_ = now_us;
   account_time(now_us);
-  for (Window& window : windows_) poll_window(window, now_us);
-  if (finished_ == windows_.size()) windows_.clear();
+  for (Window& window : open_windows()) poll_window(window, now_us);
+  if (failure_.is_ok()) failure_ = device_.failure();
+  clear_if_over();
   request_leases(now_us);
   start_granted(now_us);
 }
@@ -117,7 +131,8 @@ void WindowPipeline::advance(uint64_t now_us) {
 void WindowPipeline::request_leases(uint64_t now_us) {
   if (kind_ == RunKind::kRepublish || now_us < retry_leases_at_us_) return;
   uint32_t ahead = 0;
-  for (Window& window : windows_) {
+  for (size_t w = first_open_; w < windows_.size(); ++w) {
+    Window& window = windows_[w];
     if (window.state == State::kDone) continue;
     if (ahead++ >= limits_.leases_ahead) return;
     const bool unanswered =
@@ -129,116 +144,8 @@ void WindowPipeline::request_leases(uint64_t now_us) {
     port_.request_lease(step_, window.first_chunk, window.chunk_count);
     window.state = State::kRequested;
     window.asked_us = now_us;
+    first_untouched_ = std::max(first_untouched_, w + 1);
   }
-}
-
-void WindowPipeline::start_granted(uint64_t now_us) {
-  for (Window& window : windows_) {
-    if (window.state != State::kGranted) continue;
-    if (kind_ == RunKind::kInitialise) {
-      start_initialise(window);
-      last_progress_us_ = now_us;
-      continue;
-    }
-    const auto free = std::find(buffer_taken_.begin(), buffer_taken_.end(), false);
-    if (free == buffer_taken_.end()) return;
-    *free = true;
-    window.buffer = static_cast<uint32_t>(free - buffer_taken_.begin());
-    if (kind_ == RunKind::kUpdate) {
-      start_update(window);
-    } else {
-      start_republish(window);
-    }
-    last_progress_us_ = now_us;
-  }
-}
-
-AdamChunk WindowPipeline::staged_chunk(uint32_t chunk, char* base) const {
-  const ChunkSpec& spec = arena_.chunks[chunk];
-  const SpaceBuffers& space = spaces_[spec.space];
-  const uint64_t stride = array_stride_bytes(spec.range.size());
-  AdamChunk staged{};
-  staged.main = reinterpret_cast<float*>(base);
-  staged.exp_avg = reinterpret_cast<float*>(base + stride);
-  staged.exp_avg_sq = reinterpret_cast<float*>(base + 2 * stride);
-  staged.grad = space.grad_shard == nullptr
-                    ? nullptr
-                    : space.grad_shard + (spec.range.begin - space.shard.begin);
-  staged.grad_dtype = DType::kF32;
-  staged.param = space.params + spec.range.begin * bytes_of(space.param_dtype);
-  staged.param_dtype = space.param_dtype;
-  staged.elements = spec.range.size();
-  return staged;
-}
-
-// All copies in first, then all updates, then all copies out: each stream gets its work in one go
-// and the tickets order them.
-void WindowPipeline::start_update(Window& window) {
-  char* base = device_.staging(window.buffer);
-  const uint64_t slot_bytes = window_.slot_bytes();
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    const uint64_t bytes = chunk_bytes(arena_.chunks[window.first_chunk + i].range.size());
-    const char* source = window_.slot(SlotIndex(window.entries[i].source_slot));
-    device_.copy(StreamKind::kCopyIn, base + i * slot_bytes, source, bytes);
-  }
-  window.copied_in = device_.signal(StreamKind::kCopyIn);
-  window.state = State::kCopyIn;
-  if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyIn, step_);
-
-  device_.wait(StreamKind::kCompute, window.copied_in);
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    const uint32_t chunk = window.first_chunk + i;
-    device_.update(staged_chunk(chunk, base + i * slot_bytes),
-                   spaces_[arena_.chunks[chunk].space].factors, &window.sums[i]);
-  }
-  window.computed = device_.signal(StreamKind::kCompute);
-
-  device_.wait(StreamKind::kCopyOut, window.computed);
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    const uint64_t bytes = chunk_bytes(arena_.chunks[window.first_chunk + i].range.size());
-    char* shadow = window_.slot(SlotIndex(window.entries[i].shadow_slot));
-    device_.copy(StreamKind::kCopyOut, shadow, base + i * slot_bytes, bytes);
-  }
-  window.copied_out = device_.signal(StreamKind::kCopyOut);
-}
-
-void WindowPipeline::start_initialise(Window& window) {
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    char* base = window_.slot(SlotIndex(window.entries[i].shadow_slot));
-    const AdamChunk chunk = staged_chunk(window.first_chunk + i, base);
-    const ChunkSpec& spec = arena_.chunks[window.first_chunk + i];
-    ChunkSums* sums = &window.sums[i];
-    Status* filled = &window.fills[i];
-    device_.run_on_host(StreamKind::kCompute, [this, chunk, spec, sums, filled, base] {
-      // The shadow slot may hold an older life's bytes: every word of the chunk is written.
-      std::memset(base, 0, chunk_bytes(chunk.elements));
-      *filled = fill_(spec.space, spec.range, chunk.main);
-    });
-    device_.republish(chunk, sums);
-  }
-  window.computed = device_.signal(StreamKind::kCompute);
-  window.copied_out = window.computed;
-  window.state = State::kCopyOut;
-}
-
-void WindowPipeline::start_republish(Window& window) {
-  char* base = device_.staging(window.buffer);
-  const uint64_t slot_bytes = window_.slot_bytes();
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    const uint32_t chunk = window.first_chunk + i;
-    const SlotEntry entry = window_.view().entries(rank_, ChunkIndex(chunk)).front();
-    window.entries.push_back({chunk, entry.slot, entry.slot, 0, entry.checksum});
-    device_.copy(StreamKind::kCopyIn, base + i * slot_bytes, window_.slot(SlotIndex(entry.slot)),
-                 chunk_bytes(arena_.chunks[chunk].range.size()));
-  }
-  window.copied_in = device_.signal(StreamKind::kCopyIn);
-  device_.wait(StreamKind::kCompute, window.copied_in);
-  for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    device_.republish(staged_chunk(window.first_chunk + i, base + i * slot_bytes), &window.sums[i]);
-  }
-  window.computed = device_.signal(StreamKind::kCompute);
-  window.copied_out = window.computed;
-  window.state = State::kCopyIn;
 }
 
 void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
@@ -259,7 +166,6 @@ void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
 
 void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
   last_progress_us_ = now_us;
-  if (kind_ != RunKind::kInitialise) buffer_taken_[window.buffer] = false;
   if (kind_ == RunKind::kInitialise) {
     for (const Status& filled : window.fills) {
       if (!filled.is_ok() && failure_.is_ok()) failure_ = filled;
@@ -319,7 +225,7 @@ void WindowPipeline::abandon() {
   abandoned_.insert(abandoned_.end(), std::make_move_iterator(windows_.begin()),
                     std::make_move_iterator(windows_.end()));
   windows_.clear();
-  finished_ = 0;
+  finished_ = first_open_ = first_untouched_ = 0;
   if (draining_) return;
   draining_ = true;
   for (uint32_t s = 0; s < kStreamCount; ++s) {
@@ -334,7 +240,6 @@ bool WindowPipeline::drained() {
   }
   draining_ = false;
   abandoned_.clear();
-  std::fill(buffer_taken_.begin(), buffer_taken_.end(), false);
   return true;
 }
 
@@ -342,18 +247,14 @@ void WindowPipeline::account_time(uint64_t now_us) {
   const double elapsed =
       last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
   last_advance_us_ = now_us;
-  bool computing = false, in_flight = false, waiting = false;
-  for (const Window& window : windows_) {
-    computing |= window.state == State::kCompute;
-    in_flight |= window.state == State::kCopyIn || window.state == State::kCopyOut;
-    waiting |= window.state == State::kWanted || window.state == State::kRequested;
+  bool copying_in = false, in_flight = false, left = first_untouched_ < windows_.size();
+  for (const Window& window : open_windows()) {
+    copying_in |= window.state == State::kCopyIn;
+    in_flight |= window.state >= State::kCopyIn && window.state <= State::kCopyOut;
+    left |= window.state < State::kCopyIn;
   }
-  if (computing) return;
-  if (in_flight) {
-    counters_.stall_seconds += elapsed;
-  } else if (waiting) {
-    counters_.lease_wait_seconds += elapsed;
-  }
+  if (copying_in || !left) return;
+  (in_flight ? counters_.stall_seconds : counters_.lease_wait_seconds) += elapsed;
 }
 
 bool WindowPipeline::rehearsed(const Window& window) const {

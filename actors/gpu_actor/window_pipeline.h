@@ -4,12 +4,16 @@
 // PipelinePort. One thread; nothing here waits.
 //
 // Three kinds of run: kUpdate (leases, staging, the update rule), kInitialise (leases; the initial
-// state is written straight into the shadow slots), kRepublish (no lease: parameters from the
-// rank's own committed main weights, whose slots nobody else can retire).
+// state is written straight into the shadow slots and published from there), kRepublish (no lease:
+// parameters from the rank's own committed main weights, whose slots nobody else can retire).
+//
+// Staging buffers are taken in turn. The copy into one waits on the device, not here, for its last
+// user: windows are enqueued ahead, and this thread's latency costs nothing while leases are there.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,8 +59,8 @@ struct PipelineLimits {
 
 struct PipelineCounters {
   uint64_t commits = 0;           // chunks
-  double lease_wait_seconds = 0;  // nothing in flight, the next window's lease not there
-  double stall_seconds = 0;       // windows in flight, the update waiting for a copy
+  double lease_wait_seconds = 0;  // windows left to start, and nothing in flight
+  double stall_seconds = 0;       // windows left to start, some in flight, none being copied in
 };
 
 class WindowPipeline {
@@ -109,7 +113,6 @@ class WindowPipeline {
     std::vector<GrantEntry> entries;
     std::vector<ChunkSums> sums;
     std::vector<Status> fills;
-    uint32_t buffer = 0;
     Ticket copied_in, computed, copied_out;
     uint64_t asked_us = 0;
   };
@@ -117,11 +120,15 @@ class WindowPipeline {
   bool fits(const Window& window, uint32_t chunk_count,
             const std::vector<GrantEntry>& entries) const;
   void build_windows(const std::vector<uint32_t>& chunks);
+  std::span<Window> open_windows();
+  void clear_if_over();
   void request_leases(uint64_t now_us);
   void start_granted(uint64_t now_us);
   void start_update(Window& window);
   void start_initialise(Window& window);
   void start_republish(Window& window);
+  uint32_t take_buffer();
+  void publish_staged(Window& window, uint32_t buffer);
   void poll_window(Window& window, uint64_t now_us);
   void finish_compute(Window& window, uint64_t now_us);
   void send_commit(Window& window, uint64_t now_us);
@@ -144,9 +151,13 @@ class WindowPipeline {
   std::vector<Window> windows_;
   std::vector<Window> abandoned_;  // enqueued work still writes into their sums
   bool draining_ = false;
-  std::vector<bool> buffer_taken_;
+  std::vector<Ticket> buffer_free_;  // by staging buffer: when its last user is done with it
+  uint32_t next_buffer_ = 0;
   std::vector<Step> published_;
   size_t finished_ = 0;
+  // All windows before first_open_ are done; none from first_untouched_ on has been asked for or
+  // started.
+  size_t first_open_ = 0, first_untouched_ = 0;
   uint64_t retry_leases_at_us_ = 0;
   uint64_t last_advance_us_ = 0;
   uint64_t last_progress_us_ = 0;

@@ -37,6 +37,9 @@ struct GradientPlan {
   bool average = true;                             // divide the sum by the space's rank count
   double max_norm = 0;                             // 0: no clipping
   uint64_t collective_timeout_ms = 30000;
+  // The summed shards are in shared memory before their step can open, so that it can be finished
+  // even when every process dies at once. Always so on the cpu device.
+  bool durable = true;
 };
 
 struct OptimizerPlan {

@@ -64,7 +64,7 @@ void fields(A& a, Is<ModelPlan> auto& p) {
 template <class A>
 void fields(A& a, Is<GradientPlan> auto& p) {
   auto& [source, replay_path, synthetic_seed, synthetic_nonfinite_steps, average, max_norm,
-         collective_timeout_ms] = p;
+         collective_timeout_ms, durable] = p;
   a("source", source);
   a("replay_path", replay_path);
   a("synthetic_seed", synthetic_seed);
@@ -72,6 +72,7 @@ void fields(A& a, Is<GradientPlan> auto& p) {
   a("average", average);
   a("max_norm", max_norm);
   a("collective_timeout_ms", collective_timeout_ms);
+  a("durable", durable);
 }
 template <class A>
 void fields(A& a, Is<GroupParams> auto& p) {

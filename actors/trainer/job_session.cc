@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/formats.h"
+#include "shm/contract/dtype.h"
 
 namespace optlease {
 
@@ -80,16 +81,37 @@ Status JobSession::read_space(uint32_t index) {
   space.grad_dtype = info.grad_dtype;
   space.elements = info.elements;
   space.tensor_count = info.tensor_count;
-  space.params = optlease_params(client_.get(), index);
-  space.grads = optlease_grads(client_.get(), index);
-  if (space.params == nullptr || space.grads == nullptr)
-    return {StatusCode::kInternal, optlease_last_error(client_.get())};
+  OPTLEASE_TRY(find_buffers(index, info));
   if (space.param_dtype != OPTLEASE_F32) space.params_f32.resize(space.elements);
   if (space.grad_dtype != OPTLEASE_F32) space.grads_f32.resize(space.elements);
   params_[index] = space.param_dtype == OPTLEASE_F32 ? static_cast<const float*>(space.params)
                                                      : space.params_f32.data();
   grads_[index] =
       space.grad_dtype == OPTLEASE_F32 ? static_cast<float*>(space.grads) : space.grads_f32.data();
+  return Status::ok();
+}
+
+// Of a job on GPUs the copies take the buffers' place.
+Status JobSession::find_buffers(uint32_t index, const optlease_space_info& info) {
+  Space& space = spaces_[index];
+  const void* params = optlease_params(client_.get(), index);
+  void* grads = optlease_grads(client_.get(), index);
+  if (params == nullptr || grads == nullptr)
+    return {StatusCode::kInternal, optlease_last_error(client_.get())};
+  space.params = params;
+  space.grads = grads;
+  if (info.device == OPTLEASE_DEVICE_CPU) return Status::ok();
+  if (!device_) {
+    auto device = DeviceMemory::open({static_cast<DeviceKind>(info.device), info.device_ordinal});
+    if (!device) return device.status();
+    device_.emplace(std::move(device).value());
+  }
+  space.device_params = params;
+  space.device_grads = grads;
+  space.params_copy.resize(space.elements * bytes_of(static_cast<DType>(space.param_dtype)));
+  space.grads_copy.resize(space.elements * bytes_of(static_cast<DType>(space.grad_dtype)));
+  space.params = space.params_copy.data();
+  space.grads = space.grads_copy.data();
   return Status::ok();
 }
 
@@ -120,12 +142,15 @@ Result<std::vector<TensorRow>> JobSession::tensors() const {
   return rows;
 }
 
-const std::vector<const float*>& JobSession::read_params() {
+Result<const std::vector<const float*>*> JobSession::read_params() {
   for (Space& space : spaces_) {
+    if (space.device_params != nullptr)
+      OPTLEASE_TRY(device_->copy_to_host(space.params_copy.data(), space.device_params,
+                                         space.params_copy.size()));
     if (space.param_dtype == OPTLEASE_BF16) load<DType::kBF16>(space.params, &space.params_f32);
     if (space.param_dtype == OPTLEASE_F16) load<DType::kF16>(space.params, &space.params_f32);
   }
-  return params_;
+  return &params_;
 }
 
 const std::vector<float*>& JobSession::zeroed_grads() {
@@ -138,6 +163,9 @@ Result<optlease_step_result> JobSession::step(std::optional<double> lr, const st
   for (Space& space : spaces_) {
     if (space.grad_dtype == OPTLEASE_BF16) store<DType::kBF16>(space.grads_f32, space.grads);
     if (space.grad_dtype == OPTLEASE_F16) store<DType::kF16>(space.grads_f32, space.grads);
+    if (space.device_grads != nullptr)
+      OPTLEASE_TRY(device_->copy_to_device(space.device_grads, space.grads_copy.data(),
+                                           space.grads_copy.size()));
   }
   optlease_step_options ask{};
   ask.struct_bytes = sizeof ask;

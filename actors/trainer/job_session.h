@@ -1,7 +1,10 @@
 // The trainer's side of the C interface: an attachment with its buffers as floats, whatever their
-// element types. Used by the training loop. All it knows of Optlease is optlease.h.
+// element types and wherever they lie: this trainer computes on the CPU, so it keeps copies of
+// buffers that are a GPU's. Used by the training loop. All it knows of Optlease is optlease.h, and
+// how bytes get to a GPU and back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "actors/client/optlease.h"
+#include "actors/device_memory/device_memory.h"
 #include "actors/trainer/model_table.h"
 #include "shm/contract/status.h"
 
@@ -35,7 +39,7 @@ class JobSession {
 
   // [space], null for spaces that are not this rank's. As of the last step; converted where they
   // are not FP32.
-  const std::vector<const float*>& read_params();
+  Result<const std::vector<const float*>*> read_params();
   // [space], zeroed, to be added to.
   const std::vector<float*>& zeroed_grads();
   // Hands the gradients over, converted where they are not FP32, and waits for the step.
@@ -48,8 +52,12 @@ class JobSession {
     uint64_t elements = 0;
     uint32_t tensor_count = 0;
     bool is_member = false;
-    const void* params = nullptr;
+    const void* params = nullptr;  // host memory: the buffers, or the copies of a GPU's
     void* grads = nullptr;
+    const void* device_params = nullptr;  // null where the buffers are host memory
+    void* device_grads = nullptr;
+    std::vector<std::byte> params_copy;
+    std::vector<std::byte> grads_copy;
     std::vector<float> params_f32;  // empty where the buffer itself is FP32
     std::vector<float> grads_f32;
   };
@@ -60,6 +68,7 @@ class JobSession {
   explicit JobSession(optlease_client* client) : client_(client) {}
   Status read_job();
   Status read_space(uint32_t index);
+  Status find_buffers(uint32_t index, const optlease_space_info& info);
   Status status_of(optlease_status code) const;
 
   std::unique_ptr<optlease_client, Detacher> client_;
@@ -67,6 +76,7 @@ class JobSession {
   uint32_t world_size_ = 0;
   int64_t job_steps_ = 0;
   uint64_t step_timeout_ms_ = 0;
+  std::optional<DeviceMemory> device_;  // of a job on GPUs
   std::vector<Space> spaces_;
   std::vector<const float*> params_;
   std::vector<float*> grads_;

@@ -79,7 +79,9 @@ struct Trainer {
 Status Trainer::step(const TrainingOptions& options, int64_t last, TrainingProgress* progress) {
   const uint32_t world_size = session.world_size();
   corpus.fill(progress->next_sample, options.batch, session.rank(), world_size, &batch);
-  const double loss = model.forward_backward(tensors_at(table, session.read_params()),
+  const auto params = session.read_params();
+  if (!params) return params.status();
+  const double loss = model.forward_backward(tensors_at(table, *params.value()),
                                              tensors_at(table, session.zeroed_grads()),
                                              batch.contexts, batch.targets);
   TrainingProgress next = advanced(*progress, options.batch * world_size, loss);

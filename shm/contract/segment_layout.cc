@@ -56,6 +56,20 @@ uint64_t header_checksum_of(const SegmentHeader& header) {
 uint64_t checksum_of(const ArenaHeader& header) {
   return fnv1a(&header, offsetof(ArenaHeader, checksum));
 }
+uint64_t checksum_of(const SavedShardsHeader& header) {
+  return fnv1a(&header, offsetof(SavedShardsHeader, checksum));
+}
+
+const char* why_invalid(const SavedShardsHeader& h, uint64_t actual_bytes) {
+  if (h.magic != kSavedShardsMagic) return "nothing was ever saved there";
+  if (h.version != kSegmentVersion) return "it was saved by another version";
+  if (h.checksum != checksum_of(h)) return "its saving was never finished";
+  if (h.step < 0 || h.reserved_zero != 0) return "a field is out of range";
+  if (actual_bytes < kSavedShardsOffset || h.data_bytes != actual_bytes - kSavedShardsOffset) {
+    return "its size is another";
+  }
+  return nullptr;
+}
 
 const char* why_invalid(const SegmentHeader& h, uint64_t actual_bytes) {
   if (actual_bytes < sizeof(SegmentHeader)) return "the segment is shorter than its header";

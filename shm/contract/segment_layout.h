@@ -25,6 +25,7 @@ namespace optlease {
 
 inline constexpr uint64_t kSegmentMagic = 0x004745534c54504full;  // "OPTLSEG\0"
 inline constexpr uint64_t kArenaMagic = 0x004e52414c54504full;    // "OPTLARN\0"
+inline constexpr uint64_t kSavedShardsMagic = 0x004448534c54504full;  // "OPTLSHD\0"
 inline constexpr uint32_t kSegmentVersion = 1;
 
 enum class SegmentState : uint32_t {
@@ -188,6 +189,23 @@ static_assert(sizeof(ArenaHeader) == 64 && std::is_trivially_copyable_v<ArenaHea
               "bump kSegmentVersion");
 inline constexpr uint64_t kArenaSlotsOffset = kPageBytes;
 
+// The first bytes of a rank's gradient segment on a device whose shards lie in its own memory: the
+// step whose shards were saved behind it (from byte kSavedShardsOffset on), for a resumed job.
+// (On the cpu device the segment has no header: it is the shards.)
+struct SavedShardsHeader {
+  uint64_t magic;              // kSavedShardsMagic
+  uint32_t version;            // kSegmentVersion
+  uint32_t rank;
+  uint8_t job_id[16];
+  int64_t step;                // whose summed gradients these are
+  uint64_t data_bytes;         // behind the header: the shards, each on a multiple of 256 bytes
+  uint64_t reserved_zero;
+  uint64_t checksum;           // FNV-1a of the bytes before it; written last, 0 while shards are
+};
+static_assert(sizeof(SavedShardsHeader) == 64 && std::is_trivially_copyable_v<SavedShardsHeader>,
+              "bump kSegmentVersion");
+inline constexpr uint64_t kSavedShardsOffset = kPageBytes;
+
 constexpr uint64_t encode_commit_word(Step version, uint32_t bank) {
   return (static_cast<uint64_t>(version + 1) << 1) | bank;
 }
@@ -202,5 +220,8 @@ const char* why_invalid(const SegmentHeader& header, uint64_t actual_bytes);
 const char* why_invalid(const ArenaHeader& header, uint64_t actual_bytes);
 uint64_t header_checksum_of(const SegmentHeader& header);
 uint64_t checksum_of(const ArenaHeader& header);
+// Null, or the broken rule in words: nothing whole was saved there by this job's rank.
+const char* why_invalid(const SavedShardsHeader& header, uint64_t actual_bytes);
+uint64_t checksum_of(const SavedShardsHeader& header);
 
 }  // namespace optlease

@@ -75,6 +75,7 @@ static void tells_spaces_and_tensors(void) {
   CHECK(space.elements == 17 && space.tensor_count == 3);
   CHECK(space.param_dtype == OPTLEASE_F32 && space.grad_dtype == OPTLEASE_F32);
   CHECK(space.member_count == 2 && space.member_index == 0);
+  CHECK(space.device == OPTLEASE_DEVICE_CPU && space.device_ordinal == 0);
   CHECK_STATUS(optlease_space(client, 1, &space), OPTLEASE_OK);
   CHECK(strcmp(space.name, "experts") == 0);
   CHECK(space.member_count == 1 && space.member_index == OPTLEASE_NOT_A_MEMBER);
@@ -142,12 +143,26 @@ static void refuses_null_and_wrong_sizes(void) {
 
   optlease_space_info space;
   memset(&space, 0, sizeof space);
-  space.struct_bytes = sizeof space - 1;
+  space.struct_bytes = 95; /* version 1 had 96 */
   CHECK_STATUS(optlease_space(client, 0, &space), OPTLEASE_INVALID_ARGUMENT);
   optlease_step_result result;
   memset(&result, 0, sizeof result);
   CHECK_STATUS(optlease_step(client, NULL, &result), OPTLEASE_INVALID_ARGUMENT);
   CHECK(fake_job_seen(job).step_requests == 0);
+  CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
+  fake_job_stop(job);
+}
+
+/* A program built against the first header, whose structs are shorter. */
+static void fills_no_more_of_a_struct_than_an_older_program_has(void) {
+  fake_job* job = fake_job_start("c-shorter");
+  optlease_client* client = attach();
+  optlease_space_info space;
+  memset(&space, 0x5a, sizeof space);
+  space.struct_bytes = 96;
+  CHECK_STATUS(optlease_space(client, 0, &space), OPTLEASE_OK);
+  CHECK(strcmp(space.name, "dense") == 0 && space.struct_bytes == 96);
+  CHECK(space.device == 0x5a5a5a5au && space.device_ordinal == 0x5a5a5a5a);
   CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
   fake_job_stop(job);
 }
@@ -274,6 +289,8 @@ static const c_case attach_cases[] = {
     {"tells_spaces_and_tensors", tells_spaces_and_tensors},
     {"maps_buffers_of_its_own_spaces_only", maps_buffers_of_its_own_spaces_only},
     {"refuses_null_and_wrong_sizes", refuses_null_and_wrong_sizes},
+    {"fills_no_more_of_a_struct_than_an_older_program_has",
+     fills_no_more_of_a_struct_than_an_older_program_has},
     {"accepts_longer_structs_while_their_new_fields_are_zero",
      accepts_longer_structs_while_their_new_fields_are_zero},
     {"names_what_is_wrong_with_job_and_rank", names_what_is_wrong_with_job_and_rank},

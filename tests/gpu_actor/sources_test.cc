@@ -8,6 +8,7 @@
 #include "actors/gpu_actor/initial_state.h"
 #include "kernels/formats.h"
 #include "kernels/random.h"
+#include "tests/gpu_actor/far_math.h"
 #include "tests/tensor_files/craft.h"
 
 namespace optlease {
@@ -235,7 +236,7 @@ TEST(SyntheticGradients, AreThoseOfTheGeneratorInTheGradientsDtype) {
   plan.gradients.source = GradientSource::kSynthetic;
   plan.gradients.synthetic_seed = 4;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    GradientFiller filler(plan, Rank(rank));
+    GradientFiller filler(plan, Rank(rank), cpu_math());
     const std::vector<std::byte> out = filled(&filler, plan, 3, 1);
     for (uint64_t i = 0; i < plan.segment.spaces[1].elements; ++i) {
       uint16_t value;
@@ -250,11 +251,11 @@ TEST(SyntheticGradients, HaveOneNaNOfRank0InNonfiniteSteps) {
     JobPlan plan = plan_of(dtype);
     plan.gradients.source = GradientSource::kSynthetic;
     plan.gradients.synthetic_nonfinite_steps = {2};
-    GradientFiller bad(plan, Rank(0));
-    GradientFiller other(plan, Rank(1));
+    GradientFiller bad(plan, Rank(0), cpu_math());
+    GradientFiller other(plan, Rank(1), cpu_math());
     JobPlan calm = plan;
     calm.gradients.synthetic_nonfinite_steps.clear();
-    GradientFiller good(calm, Rank(0));
+    GradientFiller good(calm, Rank(0), cpu_math());
     EXPECT_EQ(filled(&bad, plan, 1, 1), filled(&good, calm, 1, 1));
     std::vector<std::byte> with = filled(&bad, plan, 2, 1);
     const std::vector<std::byte> without = filled(&good, calm, 2, 1);
@@ -265,7 +266,7 @@ TEST(SyntheticGradients, HaveOneNaNOfRank0InNonfiniteSteps) {
     EXPECT_TRUE(std::isnan(dtype == DType::kF32 ? first : f32_from_f16(half)));
     std::memcpy(with.data(), without.data(), bytes_of(dtype));
     EXPECT_EQ(with, without) << "only the first element differs";
-    GradientFiller calm_other(calm, Rank(1));
+    GradientFiller calm_other(calm, Rank(1), cpu_math());
     EXPECT_EQ(filled(&other, plan, 2, 0), filled(&calm_other, calm, 2, 0));
     EXPECT_EQ(filled(&other, plan, 2, 1), filled(&calm_other, calm, 2, 1));
   }
@@ -279,7 +280,7 @@ TEST(ReplayedGradients, ComeFromTheFileOfTheStepAndRankInTheGradientsDtype) {
     plan.gradients.replay_path = folder / "g{step}/rank{rank}.{step}";
     std::filesystem::create_directory(folder / "g12");
     put(folder / "g12/rank1.12", model_file());
-    GradientFiller filler(plan, Rank(1));
+    GradientFiller filler(plan, Rank(1), cpu_math());
     const std::vector<std::byte> out = filled(&filler, plan, 12, 1);
     std::vector<float> expected = ramp(1313, 100);
     for (const float value : ramp(7, 2)) expected.push_back(value);
@@ -301,6 +302,24 @@ TEST(ReplayedGradients, ComeFromTheFileOfTheStepAndRankInTheGradientsDtype) {
   }
 }
 
+TEST(ReplayedGradients, AreTheSameThroughStagingOfAnySize) {
+  const TempFolder folder;
+  put(folder / "1", model_file());
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    JobPlan plan = plan_of(dtype);
+    plan.gradients.source = GradientSource::kReplay;
+    plan.gradients.replay_path = folder / "{step}";
+    GradientFiller in_place(plan, Rank(1), cpu_math());
+    const std::vector<std::byte> expected = filled(&in_place, plan, 1, 1);
+    for (const size_t bytes : {4u, 30u, 100u, 4096u, 1u << 20}) {
+      FarMath math(bytes);
+      GradientFiller filler(plan, Rank(1), &math);
+      EXPECT_EQ(filled(&filler, plan, 1, 1), expected) << name_of(dtype) << " " << bytes;
+      EXPECT_GE(math.puts_, 4u) << "at least one a tensor";
+    }
+  }
+}
+
 TEST(ReplayedGradients, ConvertTensorsOfManyPieces) {
   const TempFolder folder;
   const uint64_t elements = 3 * (64u << 10) + 17;  // pieces of 64 Ki elements and a rest
@@ -315,7 +334,7 @@ TEST(ReplayedGradients, ConvertTensorsOfManyPieces) {
       folder / "every-step",
       craft("{" + entry("t", "F32", "[" + std::to_string(elements) + "]", 0, elements * 4) + "}",
             bytes_of_floats(values)));
-  GradientFiller filler(plan, Rank(0));
+  GradientFiller filler(plan, Rank(0), cpu_math());
   const std::vector<std::byte> out = filled(&filler, plan, 1, 0);
   EXPECT_EQ(filled(&filler, plan, 2, 0), out) << "a path without {step} serves every step";
   for (uint64_t i = 0; i < elements; ++i) {
@@ -332,7 +351,7 @@ TEST(ReplayedGradients, SayWhichFileOrTensorIsWrong) {
   EXPECT_EQ(validate_gradient_source(plan).code(), StatusCode::kInvalidArgument);
   plan.gradients.replay_path = folder / "{step}";
   EXPECT_TRUE(validate_gradient_source(plan).is_ok());
-  GradientFiller filler(plan, Rank(0));
+  GradientFiller filler(plan, Rank(0), cpu_math());
   std::vector<float> out(plan.segment.spaces[1].elements);
   Status status = filler.fill(1, 1, out.data());
   EXPECT_EQ(status.code(), StatusCode::kNotFound);

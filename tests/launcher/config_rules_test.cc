@@ -90,6 +90,19 @@ TEST(ConfigRules, RefuseTheCudaDeviceInWordsWhereItIsNotBuiltIn) {
   }
 }
 
+TEST(ConfigRules, KeepShardsDurableOnTheCpuAndLeaveTheChoiceOnCuda) {
+  EXPECT_TRUE(parse_whole("").config.gradients.durable);
+  EXPECT_TRUE(parse_whole("", {"gradients.durable=true"}).ok);
+  const Parsed parsed = parse_whole("durable = false\n");
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].key, "gradients.durable");
+  EXPECT_EQ(parsed.errors[0].place, "job.toml:9:11");
+  // Bound whether or not this build would run it.
+  EXPECT_FALSE(parse_whole("", {"ranks.device=cuda"}).config.gradients.durable);
+  EXPECT_TRUE(parse_whole("durable = true\n", {"ranks.device=cuda"}).config.gradients.durable);
+  EXPECT_EQ(parse_whole("durable = false\n", {"ranks.device=cuda"}).ok, cuda_is_built_in());
+}
+
 TEST(ConfigRules, RefuseReplayWithoutPathOrStep) {
   const Parsed none = parse_whole("", {"gradients.source=replay"});
   ASSERT_EQ(none.errors.size(), 1u) << none.text;

@@ -147,13 +147,62 @@ TEST(MemoryContract, NamesEveryRowThatDoesNotFit) {
   EXPECT_EQ(status.message().find("RLIMIT_MEMLOCK"), std::string::npos);
 }
 
-TEST(MemoryContract, RefusesPinningBeyondTheLimit) {
+TEST(MemoryContract, TellsOfPinningBeyondTheLimitAndRefusesNothing) {
   JobPlan plan = bf16_plan();
   plan.device = "cuda";
   MachineFacts facts;
   facts.memlock_limit_bytes = 64 << 10;
-  const Status status = check(memory_rows(needs_of(plan), facts));
-  EXPECT_NE(status.message().find("RLIMIT_MEMLOCK"), std::string::npos) << status.message();
+  const std::vector<MemoryRow> rows = memory_rows(needs_of(plan), facts);
+  EXPECT_FALSE(row_named(rows, "RLIMIT_MEMLOCK").fits());
+  EXPECT_TRUE(check(rows).is_ok());
+  EXPECT_NE(memory_text(needs_of(plan), rows).find("bounce buffers"), std::string::npos);
+}
+
+TEST(MemoryContract, CountsDeviceMemoryOnTheGpuAndNotOnTheHost) {
+  JobPlan plan = bf16_plan();
+  plan.gradients.source = GradientSource::kSynthetic;
+  const MemoryNeeds host = needs_of(plan);
+  EXPECT_FALSE(host.uses_gpus);
+  EXPECT_EQ(host.ranks[0].device_bytes, 0u);
+  EXPECT_EQ(host.device_bytes(1), 0u);
+  plan.device = "cuda";
+  const MemoryNeeds needs = needs_of(plan);
+  // 400000, 800000 and 400128 bytes and the staging, each in pieces of 2 MiB.
+  EXPECT_EQ(needs.ranks[0].device_shard_bytes, 100032u * 4);
+  EXPECT_EQ(needs.ranks[0].device_bytes, 4u * (2 << 20));
+  EXPECT_GT(needs.ranks[0].device_headroom_bytes, 256u << 20);
+  EXPECT_EQ(needs.shared_memory_bytes(), host.shared_memory_bytes());
+  EXPECT_EQ(needs.memory_bytes(), needs.shared_memory_bytes() + needs.process_bytes);
+  const uint64_t a_rank = needs.ranks[0].device_bytes + needs.ranks[0].device_headroom_bytes;
+  EXPECT_EQ(needs.device_bytes(2), a_rank);
+  EXPECT_EQ(needs.device_bytes(1), 2 * a_rank);
+  EXPECT_EQ(needs.device_bytes(kNoLimit), a_rank);
+  EXPECT_EQ(needs.descriptors, host.descriptors + 2);
+}
+
+TEST(MemoryContract, RefusesAMachineWithTooFewGpusAndSaysWhoAsksForTheirMemory) {
+  JobPlan plan = bf16_plan();
+  plan.device = "cuda";
+  const MemoryNeeds needs = needs_of(plan);
+  MachineFacts facts;
+  for (const uint64_t too_few : {0, 1}) {
+    facts.gpu_count = too_few;
+    const Status status = check(memory_rows(needs, facts));
+    EXPECT_EQ(status.code(), StatusCode::kNoSpace);
+    EXPECT_NE(status.message().find("each rank needs a GPU of its own"), std::string::npos);
+  }
+  facts.gpu_count = 2;
+  const std::vector<MemoryRow> rows = memory_rows(needs, facts);
+  EXPECT_TRUE(check(rows).is_ok());
+  const std::string text = memory_text(needs, rows);
+  EXPECT_NE(text.find("HBM     "), std::string::npos) << text;
+  EXPECT_NE(text.find("asked by each actor at its start"), std::string::npos) << text;
+  EXPECT_NE(text.find("not asked"), std::string::npos) << text;
+  const auto json = nlohmann::json::parse(memory_json(needs, rows));
+  EXPECT_EQ(json["ranks"][0]["device_bytes"], needs.ranks[0].device_bytes);
+  EXPECT_NE(json["limits"].back()["note"], "");
+  const std::vector<MemoryRow> cpu = memory_rows(needs_of(bf16_plan()), facts);
+  for (const MemoryRow& row : cpu) EXPECT_EQ(row.name.find("GPU"), std::string::npos) << row.name;
 }
 
 TEST(MemoryContract, NeedsMoreDescriptorsForMoreRanks) {

@@ -91,6 +91,7 @@ class RandomPlan {
     plan->average = coin();
     plan->max_norm = number();
     plan->collective_timeout_ms = random_();
+    plan->durable = coin();
   }
   void fill_trainer(TrainerPlan* plan) {
     for (uint32_t i = below(3); i > 0; --i) plan->command.push_back(text());

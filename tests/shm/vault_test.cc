@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -124,6 +125,31 @@ TEST_F(VaultTest, AnswersNotFoundAlreadyExistsAndTooShort) {
   EXPECT_EQ(vault.held_bytes(), 4096u);
   vault.forget_all();
   EXPECT_EQ(vault.held_bytes(), 0u);
+}
+
+// What an exported GPU allocation is to fstat: a device file or an anonymous inode, of no size.
+TEST_F(VaultTest, TakesMemoryWhoseSizeOnlyItsImporterKnows) {
+  const UniqueFd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  const UniqueFd anonymous(::eventfd(7, EFD_CLOEXEC));
+  EXPECT_TRUE(put("param.0.dense", 4ull << 30, device.get()).is_ok());
+  EXPECT_TRUE(put("grad_shard.0.dense", 2ull << 30, anonymous.get()).is_ok());
+  Result<VaultEntry> entry = get("param.0.dense");
+  ASSERT_TRUE(entry.is_ok()) << entry.status().text();
+  EXPECT_EQ(entry.value().bytes, 4ull << 30);
+  struct stat made {
+  }, got{};
+  ASSERT_EQ(::fstat(device.get(), &made), 0);
+  ASSERT_EQ(::fstat(entry.value().fd.get(), &got), 0);
+  EXPECT_TRUE(S_ISCHR(got.st_mode));
+  EXPECT_EQ(got.st_rdev, made.st_rdev);
+  // The very object, not another of its kind.
+  Result<VaultEntry> counter = get("grad_shard.0.dense");
+  ASSERT_TRUE(counter.is_ok()) << counter.status().text();
+  uint64_t count = 0;
+  ASSERT_EQ(::read(counter.value().fd.get(), &count, sizeof count), 8);
+  EXPECT_EQ(count, 7u);
+  const UniqueFd directory(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(put("directory", 0, directory.get()).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(VaultTest, RefusesKeysThatAreNone) {

@@ -47,6 +47,7 @@ std::string layer_of(const std::string& path) {
                                                    "kernels",
                                                    "actors/wire",
                                                    "actors/tensor_files",
+                                                   "actors/device_memory",
                                                    "actors/runtime",
                                                    "actors/host_store",
                                                    "actors/gpu_actor",
@@ -67,14 +68,17 @@ const std::map<std::string, std::set<std::string>> kBelow = {
     {"kernels", {"shm/contract"}},
     {"actors/wire", {"shm/contract"}},
     {"actors/tensor_files", {"shm/contract"}},
+    {"actors/device_memory", {"shm/contract", "shm"}},
     {"actors/runtime", {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files"}},
     {"actors/host_store", {"shm/contract", "shm", "kernels", "actors/wire", "actors/runtime"}},
     {"actors/gpu_actor",
-     {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime"}},
-    {"actors/client", {"shm/contract", "shm", "actors/wire", "actors/runtime"}},
+     {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files",
+      "actors/device_memory", "actors/runtime"}},
+    {"actors/client",
+     {"shm/contract", "shm", "actors/wire", "actors/device_memory", "actors/runtime"}},
     {"actors/monitor", {"shm/contract", "actors/wire", "actors/runtime"}},
-    // The trainer is a user of the C ABI and of number formats, nothing else.
-    {"actors/trainer", {"actors/client", "shm/contract", "kernels"}},
+    // The trainer is a user of the C ABI, of number formats and of copies from and to a GPU.
+    {"actors/trainer", {"actors/client", "actors/device_memory", "shm/contract", "kernels"}},
     {"launcher",
      {"shm/contract", "shm", "kernels", "actors/wire", "actors/tensor_files", "actors/runtime"}},
 };
@@ -116,6 +120,7 @@ TEST(Tree, EachWrappedLibraryIsIncludedInOnePlace) {
   const std::map<std::string, std::string> homes = {{"boost/interprocess", "shm/segment"},
                                                     {"zmq", "actors/wire/socket"},
                                                     {"gloo/", "actors/gpu_actor/gloo_"},
+                                                    {"nccl.h", "actors/gpu_actor/nccl_"},
                                                     {"spdlog", "actors/runtime/log"}};
   for (const fs::path& path : code_files()) {
     const std::string name = in_tree(path);

@@ -1,5 +1,5 @@
-// One rank's state behind the real chunk store, lease table, window pipeline and CPU device, all in
-// this process: what pipeline tests and the streaming benchmark drive. Messages are calls; replies
+// One rank's state behind the real chunk store, lease table, window pipeline and device, all in
+// this process: what pipeline tests and the streaming benchmarks drive. Messages are calls; replies
 // are delivered between two turns of the pipeline, as the actor's loop would.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/gpu_actor/device.h"
+#include "actors/gpu_actor/pin_plan.h"
 #include "actors/gpu_actor/window_pipeline.h"
 #include "actors/runtime/clock.h"
 #include "shm/chunk_store.h"
@@ -29,6 +30,9 @@ struct InProcessShape {
   uint32_t prefetch_windows = 2;
   uint32_t staging_buffers = 3;
   DType param_dtype = DType::kF32;
+  const char* device = "cpu";
+  char* device_params = nullptr;  // where the device is not the CPU: its parameter buffer
+  bool adopt_arena = true;        // false: the device is not told of the arena
 };
 
 class InProcessJob final : public PipelinePort {
@@ -44,7 +48,9 @@ class InProcessJob final : public PipelinePort {
     OPTLEASE_CHECK(window.is_ok(), "%s", window.status().text().c_str());
     window_ = std::make_unique<ChunkWindow>(std::move(window).value());
     arena_ = arena_of(plan_, kRank);
-    params_.resize(shape.elements * bytes_of(shape.param_dtype));
+    if (shape.device_params == nullptr) {
+      params_.resize(shape.elements * bytes_of(shape.param_dtype));
+    }
     restart_actor();
   }
   ~InProcessJob() override {
@@ -59,12 +65,18 @@ class InProcessJob final : public PipelinePort {
     device_.reset();  // what was enqueued has run: the old life is "reaped"
     pipeline_.reset();
     replies_.clear();
-    Result<std::unique_ptr<Device>> device = make_device("cpu");
+    Result<std::unique_ptr<Device>> device = make_device(shape_.device, kRank);
     OPTLEASE_CHECK(device.is_ok(), "%s", device.status().text().c_str());
     device_ = std::move(device).value();
     const Status staged =
         device_->allocate_staging(shape_.staging_buffers, arena_.slot_bytes * shape_.window_chunks);
     OPTLEASE_CHECK(staged.is_ok(), "%s", staged.text().c_str());
+    if (shape_.adopt_arena) {
+      const uint32_t ahead = shape_.window_chunks * (shape_.prefetch_windows + 1);
+      const Status adopted =
+          device_->adopt_host_memory(arena_memory(*window_, kRank, arena_, ahead));
+      OPTLEASE_CHECK(adopted.is_ok(), "%s", adopted.text().c_str());
+    }
     PipelineLimits limits{shape_.window_chunks, shape_.staging_buffers,
                           shape_.prefetch_windows + 1};
     pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, kRank, arena_, limits, *this);
@@ -87,7 +99,7 @@ class InProcessJob final : public PipelinePort {
       if (kind == RunKind::kRepublish || behind) chunks.push_back(c);
     }
     SpaceBuffers space;
-    space.params = params_.data();
+    space.params = shape_.device_params != nullptr ? shape_.device_params : params_.data();
     space.grad_shard = grads;
     space.shard = {0, shape_.elements};
     space.param_dtype = shape_.param_dtype;
@@ -162,6 +174,7 @@ class InProcessJob final : public PipelinePort {
   Device& device() { return *device_; }
   WindowPipeline& pipeline() { return *pipeline_; }
   ChunkStore& store() { return *store_; }
+  const ChunkWindow& window() const { return *window_; }
   LeaseTable& leases() { return *leases_; }
   const InProcessShape& shape() const { return shape_; }
 

@@ -1,0 +1,137 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "actors/gpu_actor/cuda_wait.h"
+#include "actors/gpu_actor/gradient_math.h"
+#include "kernels/reduce_cuda.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kStagingBytes = 4u << 20;
+constexpr uint64_t kBlockSumsMax = 64u << 10;  // of one launch: 256 Mi elements
+// Of work that takes milliseconds; a GPU that needs longer does not answer any more.
+constexpr uint64_t kTimeoutMs = 60000;
+
+// The norm's blocks of one launch, and what they leave on the host: the sums, then the count.
+struct BlockSums {
+  double sum[kBlockSumsMax];
+  uint64_t nonfinite;
+};
+
+class CudaGradientMath final : public GradientMath {
+ public:
+  explicit CudaGradientMath(int device) : device_(device) {}
+  ~CudaGradientMath() override;
+  Status open();
+
+  Status fill_synthetic(void* out, DType dtype, const SyntheticKey& key,
+                        uint64_t elements) override;
+  std::span<std::byte> staging() override { return {staging_, kStagingBytes}; }
+  Status put(void* out, const void* host, uint64_t bytes) override;
+  Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
+                          float pre_scale) override;
+
+ private:
+  Status finish(const char* what);
+  Status stats_of_piece(const float* grad, uint64_t first_element, uint64_t elements,
+                        float pre_scale, GradStats* total);
+
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t done_ = nullptr;
+  std::byte* staging_ = nullptr;  // pinned
+  BlockSums* h_sums_ = nullptr;   // pinned
+  BlockSums* d_sums_ = nullptr;
+};
+
+// Pieces of every launch but the last end where a block of the norm does.
+uint64_t piece_elements(uint64_t first_element, uint64_t elements) {
+  const uint64_t head = kGradBlockElements - first_element % kGradBlockElements;
+  return std::min(elements, head + (kBlockSumsMax - 1) * kGradBlockElements);
+}
+
+CudaGradientMath::~CudaGradientMath() {
+  (void)cudaSetDevice(device_);
+  if (done_ != nullptr) (void)cudaEventDestroy(done_);
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  if (staging_ != nullptr) (void)cudaFreeHost(staging_);
+  if (h_sums_ != nullptr) (void)cudaFreeHost(h_sums_);
+  if (d_sums_ != nullptr) (void)cudaFree(d_sums_);
+}
+
+Status CudaGradientMath::open() {
+  OPTLEASE_CUDA_TRY(cudaSetDevice(device_));
+  OPTLEASE_CUDA_TRY(preload_reduce_cuda());
+  OPTLEASE_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  OPTLEASE_CUDA_TRY(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
+  void* memory = nullptr;
+  OPTLEASE_CUDA_TRY(cudaHostAlloc(&memory, kStagingBytes, cudaHostAllocDefault));
+  staging_ = static_cast<std::byte*>(memory);
+  OPTLEASE_CUDA_TRY(cudaHostAlloc(&memory, sizeof(BlockSums), cudaHostAllocDefault));
+  h_sums_ = static_cast<BlockSums*>(memory);
+  OPTLEASE_CUDA_TRY(cudaMalloc(&memory, sizeof(BlockSums)));
+  d_sums_ = static_cast<BlockSums*>(memory);
+  return Status::ok();
+}
+
+Status CudaGradientMath::finish(const char* what) {
+  OPTLEASE_CUDA_TRY(cudaEventRecord(done_, stream_));
+  return wait_for_event(done_, kTimeoutMs, what);
+}
+
+Status CudaGradientMath::fill_synthetic(void* out, DType dtype, const SyntheticKey& key,
+                                        uint64_t elements) {
+  OPTLEASE_CUDA_TRY(cudaSetDevice(device_));
+  OPTLEASE_CUDA_TRY(fill_synthetic_gradient_cuda(out, dtype, key.seed, key.step, key.rank.value,
+                                                 key.space, 0, elements, stream_));
+  return finish("filling a synthetic gradient");
+}
+
+Status CudaGradientMath::put(void* out, const void* host, uint64_t bytes) {
+  OPTLEASE_CUDA_TRY(cudaSetDevice(device_));
+  OPTLEASE_CUDA_TRY(cudaMemcpyAsync(out, host, bytes, cudaMemcpyHostToDevice, stream_));
+  return finish("copying into gradient memory");
+}
+
+Result<GradStats> CudaGradientMath::stats(const float* shard, uint64_t first_element,
+                                          uint64_t elements, float pre_scale) {
+  OPTLEASE_CHECK(first_element % kGradFirstElementAlign == 0, "first element %llu",
+                 static_cast<unsigned long long>(first_element));
+  OPTLEASE_CUDA_TRY(cudaSetDevice(device_));
+  GradStats total;
+  for (uint64_t at = 0; at < elements;) {
+    const uint64_t count = piece_elements(first_element + at, elements - at);
+    OPTLEASE_TRY(stats_of_piece(shard + at, first_element + at, count, pre_scale, &total));
+    at += count;
+  }
+  return total;
+}
+
+Status CudaGradientMath::stats_of_piece(const float* grad, uint64_t first_element,
+                                        uint64_t elements, float pre_scale, GradStats* total) {
+  const uint64_t blocks = grad_block_count(first_element, elements);
+  OPTLEASE_CHECK(blocks <= kBlockSumsMax, "%llu blocks", static_cast<unsigned long long>(blocks));
+  OPTLEASE_CUDA_TRY(cudaMemsetAsync(&d_sums_->nonfinite, 0, sizeof d_sums_->nonfinite, stream_));
+  OPTLEASE_CUDA_TRY(grad_block_sums_cuda(d_sums_->sum, &d_sums_->nonfinite, grad, first_element,
+                                         elements, pre_scale, stream_));
+  OPTLEASE_CUDA_TRY(cudaMemcpyAsync(h_sums_->sum, d_sums_->sum, blocks * sizeof(double),
+                                    cudaMemcpyDeviceToHost, stream_));
+  OPTLEASE_CUDA_TRY(cudaMemcpyAsync(&h_sums_->nonfinite, &d_sums_->nonfinite,
+                                    sizeof h_sums_->nonfinite, cudaMemcpyDeviceToHost, stream_));
+  OPTLEASE_TRY(finish("the sum of squares of a gradient shard"));
+  for (uint64_t block = 0; block < blocks; ++block) total->sum_squares += h_sums_->sum[block];
+  total->nonfinite += h_sums_->nonfinite;
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GradientMath>> make_cuda_gradient_math(int device) {
+  auto math = std::make_unique<CudaGradientMath>(device);
+  OPTLEASE_TRY(math->open());
+  return std::unique_ptr<GradientMath>(std::move(math));
+}
+
+}  // namespace optlease

@@ -1,0 +1,168 @@
+#include "actors/gpu_actor/nccl_group.h"
+
+#include <cstring>
+
+#include "actors/gpu_actor/cuda_wait.h"
+
+namespace optlease {
+namespace {
+
+constexpr std::chrono::microseconds kLookAtFiles{1000};
+constexpr std::chrono::microseconds kLookAtGpu{20};
+constexpr int64_t kLookAtPeersMs = 20;
+// What a peer sent before it ended may still be on its way.
+constexpr int64_t kLossGraceMs = 500;
+
+unsigned long long printable(uint64_t value) { return value; }
+
+}  // namespace
+
+NcclGroup::NcclGroup(const GroupPlace& place, uint64_t timeout_ms,
+                     const std::atomic<uint64_t>* aborted_epoch)
+    : rendezvous_(place), timeout_ms_(timeout_ms), aborted_epoch_(aborted_epoch) {}
+
+Status NcclGroup::cancelled() const {
+  return Status(StatusCode::kCancelled,
+                format("group epoch %llu was aborted", printable(rendezvous_.place().group_epoch)));
+}
+
+// Errors that are CUDA's show again, in the words of CUDA, when the streams are drained.
+Status NcclGroup::failure(const char* call, ncclResult_t result) const {
+  const char* detail = ncclGetLastError(comm_);
+  return Status(
+      result == ncclRemoteError ? StatusCode::kPeerLost : StatusCode::kIo,
+      format("%s: %s%s%s (NCCL_DEBUG=WARN says more)", call, ncclGetErrorString(result),
+             detail != nullptr && *detail != 0 ? ": " : "", detail != nullptr ? detail : ""));
+}
+
+Status NcclGroup::poll(std::chrono::microseconds sleep, const std::string& what,
+                       const std::function<Result<bool>()>& is_done) {
+  const uint32_t nobody = rendezvous_.world();
+  PatientLoop loop(sleep);
+  int64_t next_look_ms = kLookAtPeersMs;
+  int64_t gone_since_ms = 0;
+  uint32_t gone = nobody;
+  while (true) {
+    const Result<bool> done = is_done();
+    if (!done) return done.status();
+    if (done.value()) return Status::ok();
+    if (aborted_epoch_->load() >= rendezvous_.place().group_epoch) return cancelled();
+    const int64_t waited_ms = loop.waited_ms();
+    if (gone == nobody && waited_ms >= next_look_ms) {
+      next_look_ms = waited_ms + kLookAtPeersMs;
+      gone_since_ms = waited_ms;
+      gone = rendezvous_.first_gone();
+    }
+    if (gone != nobody && waited_ms - gone_since_ms >= kLossGraceMs)
+      return Status(StatusCode::kPeerLost,
+                    format("%s: rank %u has ended or has left group epoch %llu", what.c_str(), gone,
+                           printable(rendezvous_.place().group_epoch)));
+    if (waited_ms > static_cast<int64_t>(timeout_ms_))
+      return Status(StatusCode::kTimeout,
+                    format("%s: nothing arrived in %llu ms (gradients.collective_timeout_ms)",
+                           what.c_str(), printable(timeout_ms_)));
+    loop.pause();
+  }
+}
+
+Status NcclGroup::meet_peers() {
+  std::string what = "connecting the group";
+  return poll(kLookAtFiles, what, [&]() -> Result<bool> {
+    const Result<uint32_t> missing = rendezvous_.first_missing();
+    if (!missing) return missing.status();
+    what = format("connecting the group, for rank %u", missing.value());
+    return missing.value() == rendezvous_.world();
+  });
+}
+
+Result<ncclUniqueId> NcclGroup::agree_on_id() {
+  static_assert(sizeof(ncclUniqueId) == sizeof(NcclIdBytes));
+  ncclUniqueId id;
+  NcclIdBytes bytes;
+  if (rendezvous_.place().rank == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    if (result != ncclSuccess) return failure("ncclGetUniqueId", result);
+    std::memcpy(bytes.data(), &id, bytes.size());
+    OPTLEASE_TRY(rendezvous_.publish_id(bytes));
+    return id;
+  }
+  OPTLEASE_TRY(poll(kLookAtFiles, "connecting the group, for rank 0's id", [&]() -> Result<bool> {
+    const Result<NcclIdBytes> read = rendezvous_.read_id();
+    if (read.is_ok()) bytes = read.value();
+    if (read.is_ok() || read.status().code() == StatusCode::kBusy) return read.is_ok();
+    return read.status();
+  }));
+  std::memcpy(&id, bytes.data(), bytes.size());
+  return id;
+}
+
+Status NcclGroup::connect(const GpuUuid& gpu) {
+  const GroupPlace& place = rendezvous_.place();
+  if (place.world == 1) return Status::ok();
+  OPTLEASE_TRY(rendezvous_.announce(gpu));
+  OPTLEASE_TRY(meet_peers());
+  const Result<ncclUniqueId> id = agree_on_id();
+  if (!id) return id.status();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t result = ncclCommInitRankConfig(
+      &comm_, static_cast<int>(place.world), id.value(), static_cast<int>(place.rank), &config);
+  if (result != ncclSuccess && result != ncclInProgress)
+    return failure("ncclCommInitRankConfig", result);
+  OPTLEASE_TRY(poll(kLookAtGpu, "connecting the group, in NCCL",
+                    [&] { return is_settled("ncclCommInitRankConfig"); }));
+  if (place.rank == 0) remove_earlier_epochs(place);
+  return Status::ok();
+}
+
+// Whether the communicator has taken what it was given.
+Result<bool> NcclGroup::is_settled(const char* call) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) return failure("ncclCommGetAsyncError", asked);
+  if (state != ncclSuccess && state != ncclInProgress) return failure(call, state);
+  return state == ncclSuccess;
+}
+
+Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t stream) {
+  if (transfers.empty()) return Status::ok();
+  OPTLEASE_CHECK(comm_ != nullptr, "%zu transfers in a world of one", transfers.size());
+  const auto failed = [](ncclResult_t result) {
+    return result != ncclSuccess && result != ncclInProgress;
+  };
+  ncclResult_t first = ncclGroupStart();
+  if (failed(first)) return failure("ncclGroupStart", first);
+  for (const NcclTransfer& transfer : transfers) {
+    const auto peer = static_cast<int>(transfer.peer);
+    if (failed(first)) break;
+    first = transfer.is_receive
+                ? ncclRecv(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream)
+                : ncclSend(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream);
+  }
+  const ncclResult_t ended = ncclGroupEnd();  // even after a failure: the group is the thread's
+  if (failed(first)) return failure("ncclSend or ncclRecv", first);
+  if (failed(ended)) return failure("ncclGroupEnd", ended);
+  // Only then is the work in the stream, and only then may an event come after it.
+  return poll(kLookAtGpu, "enqueuing transfers", [&] { return is_settled("ncclGroupEnd"); });
+}
+
+Status NcclGroup::wait(cudaEvent_t event, const std::string& what) {
+  return poll(kLookAtGpu, what, [&]() -> Result<bool> {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaSuccess) return true;
+    if (state != cudaErrorNotReady) return cuda_failure(state, what);
+    if (comm_ == nullptr) return false;
+    const Result<bool> settled = is_settled("a transfer");
+    if (!settled) return settled.status();
+    return false;
+  });
+}
+
+ncclComm_t NcclGroup::release() {
+  rendezvous_.leave();
+  const ncclComm_t comm = comm_;
+  comm_ = nullptr;
+  return comm;
+}
+
+}  // namespace optlease

@@ -1,0 +1,128 @@
+#include "actors/gpu_actor/pinned_arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "actors/gpu_actor/cuda_status.h"
+#include "actors/runtime/clock.h"
+#include "actors/runtime/log.h"
+#include "shm/contract/limits.h"
+
+namespace optlease {
+namespace {
+
+constexpr size_t kThreads = 4;  // more gain nothing: the driver's own lock is then the limit
+
+// Maps the pages, so that registration finds them. Never writes: others may own the bytes now.
+void populate(char* base, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  int result;
+  do {
+    result = madvise(base, bytes, MADV_POPULATE_WRITE);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+#endif
+  for (uint64_t at = 0; at < bytes; at += kPageBytes) {
+    (void)*static_cast<volatile const char*>(base + at);
+  }
+}
+
+}  // namespace
+
+PinnedArena::PinnedArena(const HostMemory& memory, int device, const PinLimits& limits)
+    : base_(memory.base),
+      slot_bytes_(memory.slot_bytes),
+      device_(device),
+      started_us_(now_us()),
+      piece_of_slot_(memory.slot_count) {
+  const std::vector<PinPiece> plan =
+      plan_pins(memory.slot_count, memory.slot_bytes, memory.order, limits);
+  pieces_ = std::vector<Piece>(plan.size());
+  for (uint32_t p = 0; p < plan.size(); ++p) {
+    pieces_[p].base = base_ + plan[p].first * slot_bytes_;
+    pieces_[p].bytes = plan[p].count * slot_bytes_;
+    for (uint32_t s = 0; s < plan[p].count; ++s) piece_of_slot_[plan[p].first + s] = p;
+  }
+  for (size_t t = 0; t < std::min(kThreads, pieces_.size()); ++t) {
+    threads_.emplace_back([this] { run(); });
+  }
+}
+
+PinnedArena::~PinnedArena() {
+  stopping_ = true;
+  for (std::thread& thread : threads_) thread.join();
+  for (Piece& piece : pieces_) {
+    if (piece.state.load() == State::kPinned) (void)cudaHostUnregister(piece.base);
+  }
+  (void)cudaGetLastError();
+}
+
+void PinnedArena::run() {
+  (void)cudaSetDevice(device_);
+  while (!stopping_) {
+    const size_t mine = next_.fetch_add(1);
+    if (mine >= pieces_.size()) return;
+    pin(pieces_[mine]);
+    if (finished_.fetch_add(1) + 1 != pieces_.size()) continue;
+    const PinProgress now = progress();
+    log_info("pinned %llu of %llu bytes in %lld ms, %zu pieces",
+             static_cast<unsigned long long>(now.pinned_bytes),
+             static_cast<unsigned long long>(now.pinned_bytes + now.refused_bytes),
+             static_cast<long long>((now_us() - started_us_) / 1000), pieces_.size());
+  }
+}
+
+void PinnedArena::pin(Piece& piece) {
+  populate(piece.base, piece.bytes);
+  const cudaError_t error = cudaHostRegister(piece.base, piece.bytes, cudaHostRegisterDefault);
+  if (error == cudaSuccess) {
+    piece.state.store(State::kPinned, std::memory_order_release);
+    return;
+  }
+  const Status refused =
+      cuda_status(error,
+                  format("cudaHostRegister of %llu bytes at arena offset %llu",
+                         static_cast<unsigned long long>(piece.bytes),
+                         static_cast<unsigned long long>(piece.base - base_)),
+                  "copies of these bytes go through a bounce buffer, several times slower; look at "
+                  "RLIMIT_MEMLOCK and the cgroup's memory limit");
+  piece.state.store(State::kRefused, std::memory_order_release);
+  std::lock_guard lock(mutex_);
+  if (!first_refusal_.empty()) return;
+  first_refusal_ = refused.text();
+  log_warn("%s", first_refusal_.c_str());
+}
+
+bool PinnedArena::covers(const void* address, uint64_t bytes) const {
+  const char* begin = static_cast<const char*>(address);
+  if (begin < base_) return false;
+  const uint64_t slot = static_cast<uint64_t>(begin - base_) / slot_bytes_;
+  if (slot >= piece_of_slot_.size()) return false;
+  const Piece& piece = pieces_[piece_of_slot_[slot]];
+  return begin + bytes <= piece.base + piece.bytes &&
+         piece.state.load(std::memory_order_acquire) == State::kPinned;
+}
+
+PinProgress PinnedArena::progress() const {
+  PinProgress progress;
+  for (const Piece& piece : pieces_) {
+    switch (piece.state.load(std::memory_order_acquire)) {
+      case State::kWaiting:
+        progress.waiting_bytes += piece.bytes;
+        break;
+      case State::kPinned:
+        progress.pinned_bytes += piece.bytes;
+        break;
+      case State::kRefused:
+        progress.refused_bytes += piece.bytes;
+        break;
+    }
+  }
+  std::lock_guard lock(mutex_);
+  progress.first_refusal = first_refusal_;
+  return progress;
+}
+
+}  // namespace optlease

@@ -1,0 +1,68 @@
+// Pins a rank's arena for DMA, piece by piece, in the background: pages are populated and pieces
+// registered by a few threads in the order in which they will be wanted, so that the first windows
+// can be copied at once. Whoever copies asks first whether the range is pinned; a piece that is not
+// yet, or cannot be, goes through a bounce buffer instead. Used by the CUDA device. All methods are
+// for its one thread; the threads in here touch nothing but the pieces' states.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/gpu_actor/device.h"
+#include "actors/gpu_actor/pin_plan.h"
+
+namespace optlease {
+
+struct PinProgress {
+  uint64_t pinned_bytes = 0;
+  uint64_t refused_bytes = 0;  // stay as they are
+  uint64_t waiting_bytes = 0;
+  std::string first_refusal;  // in words; empty where there was none
+};
+
+class PinnedArena {
+ public:
+  // Begins. `device` is a CUDA ordinal whose context exists.
+  PinnedArena(const HostMemory& memory, int device, const PinLimits& limits);
+  // Ends the threads (each after the piece in hand), then unpins. REQUIRES: no copy is under way.
+  ~PinnedArena();
+  PinnedArena(const PinnedArena&) = delete;
+  PinnedArena& operator=(const PinnedArena&) = delete;
+
+  // True when one pinned piece holds all of it.
+  bool covers(const void* address, uint64_t bytes) const;
+  PinProgress progress() const;
+
+ private:
+  enum class State : uint8_t { kWaiting, kPinned, kRefused };
+  struct Piece {
+    char* base = nullptr;
+    uint64_t bytes = 0;
+    std::atomic<State> state{State::kWaiting};
+  };
+
+  void run();
+  void pin(Piece& piece);
+
+  // Constant after construction.
+  char* base_;
+  uint64_t slot_bytes_;
+  int device_;
+  int64_t started_us_;
+  std::vector<Piece> pieces_;            // in pinning order
+  std::vector<uint32_t> piece_of_slot_;  // index into pieces_
+
+  std::atomic<size_t> next_{0};
+  std::atomic<size_t> finished_{0};
+  std::atomic<bool> stopping_{false};
+  mutable std::mutex mutex_;
+  std::string first_refusal_;  // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace optlease

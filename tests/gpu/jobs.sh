@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Whole jobs on a GPU against the same jobs on the CPU: equal digests, undisturbed and killed.
+#   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N]
+# --bin: the folder of built programs (optlease, optlease-host-store, ...). One GPU is enough: one
+# rank. Ends with 0 when every job ended as it should; leaves nothing behind.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+configs=$here/../../configs
+bin= elements=16000000 steps=120 kills=6 seed=$(date +%s)
+while [ $# -gt 0 ]; do
+  case $1 in
+    --bin) bin=$2 ;;
+    --elements) elements=$2 ;;
+    --steps) steps=$2 ;;
+    --kills) kills=$2 ;;
+    --seed) seed=$2 ;;
+    *) echo "jobs.sh: unknown argument $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+[ -x "$bin/optlease" ] || { echo "jobs.sh: no program $bin/optlease; give --bin" >&2; exit 2; }
+RANDOM=$((seed % 32768))
+work=$(mktemp -d /tmp/optlease-jobs-XXXXXX)
+export XDG_RUNTIME_DIR=$work
+trap 'rm -rf "$work"' EXIT
+failed=0
+say() { echo "jobs.sh: $*"; }
+fail() { say "FAILED: $*"; failed=$((failed + 1)); }
+digest_of() { sed -n 's/.*"state_digest": *"\([^"]*\)".*/\1/p' "$1" | head -1; }
+
+# run NAME CONFIG [argument...]: to its end, in the foreground; the report is $work/NAME.json.
+run() {
+  local name=$1 config=$2
+  shift 2
+  "$bin/optlease" run "$configs/$config" --quiet --report "$work/$name.json" \
+    --set job.name="$name" --set ranks.world_size=1 "$@" > "$work/$name.log" 2>&1
+}
+# same NAME WANTED: the job's digest is WANTED.
+same() {
+  local got
+  got=$(digest_of "$work/$1.json")
+  if [ -n "$got" ] && [ "$got" = "$2" ]; then say "$1: digest $got"; return; fi
+  fail "$1: digest '$got', wanted '$2'"
+  tail -20 "$work/$1.log" "$work/optlease/$1/"*.log 2> /dev/null
+}
+
+# killed NAME HOW WANTED [argument...]: SIGKILL of the launcher (and with HOW=all of its children in
+# the same instant) at random moments, resumed each time.
+killed() {
+  local name=$1 how=$2 wanted=$3 flag= launcher children i code
+  shift 3
+  for ((i = 0; i <= kills; ++i)); do
+    "$bin/optlease" run "$configs/cuda.toml" $flag --quiet --report "$work/$name.json" \
+      --set job.name="$name" --set ranks.world_size=1 "${sized[@]}" "$@" \
+      >> "$work/$name.log" 2>&1 &
+    launcher=$!
+    if [ "$i" -lt "$kills" ]; then
+      sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
+      if [ "$how" = all ]; then
+        children=$(pgrep -P "$launcher")
+        # shellcheck disable=SC2086
+        kill -KILL "$launcher" $children 2> /dev/null
+      else
+        kill -KILL "$launcher" 2> /dev/null
+      fi
+    fi
+    wait "$launcher" 2> /dev/null
+    code=$?
+    [ "$code" -eq 0 ] && break
+    if [ "$code" -ne 137 ]; then
+      fail "$name: life $i ended with code $code"
+      tail -20 "$work/$name.log" "$work/optlease/$name/"*.log 2> /dev/null
+      "$bin/optlease" clean "$name" > /dev/null 2>&1
+      return
+    fi
+    flag=--resume
+  done
+  say "$name: $i kills"
+  same "$name" "$wanted"
+}
+
+say "seed $seed, $elements elements, $steps steps"
+sized=(--set model.elements="$elements" --set job.steps="$steps")
+for dtypes in BF16:BF16 F32:F32 F16:BF16; do
+  types=(--set model.param_dtype="${dtypes%:*}" --set model.grad_dtype="${dtypes#*:}")
+  name=${dtypes/:/-}
+  run "cpu-$name" cuda.toml --set ranks.device=cpu "${sized[@]}" "${types[@]}" ||
+    fail "cpu-$name ended with code $?"
+  run "cuda-$name" cuda.toml "${sized[@]}" "${types[@]}" || fail "cuda-$name ended with code $?"
+  same "cuda-$name" "$(digest_of "$work/cpu-$name.json")"
+done
+oracle=$(digest_of "$work/cpu-BF16-BF16.json")
+
+phases=(before_lease copy_in update copy_out before_commit after_commit between_steps)
+rehearsals=
+for i in "${!phases[@]}"; do
+  rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"
+done
+rehearsals+='{role="host_store",step=30,phase="before_commit"}'
+run actor-kills cuda.toml "${sized[@]}" --set "rehearse=[$rehearsals]" ||
+  fail "actor-kills ended with code $?"
+same actor-kills "$oracle"
+
+killed launcher-kills launcher "$oracle"
+killed node-kills all "$oracle" --set gradients.durable=true
+
+run trainer-cpu quickstart.toml || fail "trainer-cpu ended with code $?"
+run trainer-cuda quickstart.toml --set ranks.device=cuda || fail "trainer-cuda ended with code $?"
+same trainer-cuda "$(digest_of "$work/trainer-cpu.json")"
+
+[ "$failed" -eq 0 ] && say "all jobs ended as they should" || say "$failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,177 @@
+// The window pipeline over the CUDA device, against the same pipeline over the CPU device: the same
+// committed bytes and parameters, whatever the shape, killed or not.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "tests/gpu/gpu_support.h"
+#include "tests/support/in_process_job.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kElements = 50'003;  // uneven: the last chunk is short
+
+std::vector<float> gradients(Step step) {
+  std::mt19937_64 random(static_cast<uint64_t>(step) * 7919);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kElements);
+  for (float& value : values) {
+    value = normal(random) * std::pow(10.0f, static_cast<float>(step % 4) - 2);
+  }
+  values[0] = 0;
+  values[1] = 1e-39f;
+  return values;
+}
+
+Status fill_initial(uint32_t, ElementRange range, float* main) {
+  for (uint64_t i = range.begin; i < range.end; ++i) {
+    main[i - range.begin] = static_cast<float>(i % 1013) * 1e-3f - 0.5f;
+  }
+  return Status::ok();
+}
+
+AdamFactors factors_of(Step step) {
+  const GroupParams params{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
+  return make_adam_factors(params, step, 0.5f);
+}
+
+// A job on the GPU with buffers there.
+struct GpuJob {
+  explicit GpuJob(InProcessShape shape)
+      : params(shape.elements * bytes_of(shape.param_dtype)), grads(shape.elements * 4) {
+    shape.device = "cuda";
+    shape.device_params = params.data();
+    job.emplace(shape);
+  }
+  Status initialise() { return job->run(RunKind::kInitialise, 0, {}, nullptr, fill_initial); }
+  Status step(Step step, const std::function<bool()>& stop = {}) {
+    const std::vector<float> values = gradients(step);
+    grads.put(values.data(), values.size() * 4);
+    const Status status = job->run(RunKind::kUpdate, step, factors_of(step),
+                                   reinterpret_cast<const float*>(grads.data()), {}, stop);
+    if (!status.is_ok()) job->restart_actor();  // the streams end before the gradients change
+    return status;
+  }
+  GpuBytes params, grads;
+  std::optional<InProcessJob> job;
+};
+
+// What the CPU device makes of the same steps.
+struct Expected {
+  std::vector<float> arrays[3];
+  std::vector<char> params;
+};
+
+Expected cpu_run(InProcessShape shape, Step steps) {
+  InProcessJob job(shape);
+  OPTLEASE_CHECK(job.run(RunKind::kInitialise, 0, {}, nullptr, fill_initial).is_ok(), "initialise");
+  for (Step step = 1; step <= steps; ++step) {
+    const std::vector<float> values = gradients(step);
+    const Status status = job.run(RunKind::kUpdate, step, factors_of(step), values.data());
+    OPTLEASE_CHECK(status.is_ok(), "%s", status.text().c_str());
+  }
+  return {{job.array(0), job.array(1), job.array(2)}, job.params()};
+}
+
+void expect_same(const GpuJob& gpu, const Expected& expected) {
+  for (uint32_t a = 0; a < 3; ++a) {
+    const std::vector<float> found = gpu.job->array(a);
+    ASSERT_EQ(found.size(), expected.arrays[a].size());
+    EXPECT_EQ(std::memcmp(found.data(), expected.arrays[a].data(), found.size() * 4), 0)
+        << kAdamArrayNames[a];
+  }
+  EXPECT_EQ(gpu.params.take(), expected.params) << "parameters";
+}
+
+class GpuPipelineShapes : public testing::TestWithParam<InProcessShape> {};
+
+TEST_P(GpuPipelineShapes, CommitsTheBytesThatTheCpuDeviceCommits) {
+  GpuJob gpu(GetParam());
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  for (Step step = 1; step <= 4; ++step) {
+    const Status status = gpu.step(step);
+    ASSERT_TRUE(status.is_ok()) << status.text();
+  }
+  expect_same(gpu, cpu_run(GetParam(), 4));
+}
+
+TEST_P(GpuPipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
+  const uint32_t seed = 20261129;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const Expected expected = cpu_run(GetParam(), 3);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    GpuJob gpu(GetParam());
+    ASSERT_TRUE(gpu.initialise().is_ok());
+    for (Step step = 1; step <= 3; ++step) {
+      int turns_left = static_cast<int>(random() % 40);
+      (void)gpu.step(step, [&] { return turns_left-- == 0; });
+      const Status status = gpu.step(step);
+      ASSERT_TRUE(status.is_ok()) << status.text();
+    }
+    // Chunks that an ended life had committed are published again, as the actor does.
+    ASSERT_TRUE(gpu.job->run(RunKind::kRepublish, 3, {}, nullptr).is_ok());
+    expect_same(gpu, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GpuPipelineShapes,
+    testing::Values(InProcessShape{kElements, 0, 1, 1, 1},
+                    InProcessShape{kElements, 64 << 10, 1, 2, 3, DType::kBF16},
+                    InProcessShape{kElements, 64 << 10, 3, 1, 2, DType::kF16},
+                    InProcessShape{kElements, 20 << 10, 4, 3, 4},
+                    InProcessShape{kElements, 768, 16, 2, 3, DType::kBF16},
+                    InProcessShape{kElements, 64 << 10, 2, 2, 3, DType::kBF16, "cpu", nullptr,
+                                   false}));  // everything through the bounce buffers
+
+TEST(GpuPipeline, RepublishesTheCommittedMainWeights) {
+  GpuJob gpu({kElements, 64 << 10, 2, 2, 3, DType::kBF16});
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  ASSERT_TRUE(gpu.step(1).is_ok());
+  const std::vector<char> written = gpu.params.take();
+  must(cudaMemset(gpu.params.data(), 0xee, written.size()), "cudaMemset");
+  must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  ASSERT_TRUE(gpu.job->run(RunKind::kRepublish, 1, {}, nullptr).is_ok());
+  EXPECT_EQ(gpu.params.take(), written);
+}
+
+TEST(GpuPipeline, StopsAtAFlippedBitAndNamesTheChunk) {
+  GpuJob gpu({kElements, 64 << 10, 1, 2, 3});
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  gpu.job->committed_slot(2)[1000] ^= 4;
+  const Status status = gpu.step(1);
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt) << status.text();
+  EXPECT_NE(status.message().find("chunk 2 "), std::string::npos) << status.message();
+  EXPECT_EQ(gpu.job->store().view().version(InProcessJob::kRank, ChunkIndex(2)), 0)
+      << "corrupt bytes were committed";
+}
+
+TEST(GpuPipeline, TakesNoMoreMemoryStepByStep) {
+  GpuJob gpu({kElements, 64 << 10, 2, 2, 3, DType::kBF16});
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  ASSERT_TRUE(gpu.step(1).is_ok());
+  size_t before = 0, after = 0, total = 0;
+  must(cudaMemGetInfo(&before, &total), "cudaMemGetInfo");
+  for (Step step = 2; step <= 12; ++step) ASSERT_TRUE(gpu.step(step).is_ok());
+  must(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
+  EXPECT_GE(after, before);
+}
+
+TEST(GpuPipeline, CountsTheBytesOfEachDirection) {
+  GpuJob gpu({kElements, 64 << 10, 1, 2, 3});
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  uint64_t bytes = 0;
+  for (const ChunkSpec& chunk : gpu.job->arena().chunks) bytes += chunk_bytes(chunk.range.size());
+  const DeviceCounters before = gpu.job->device().counters();
+  ASSERT_TRUE(gpu.step(1).is_ok());
+  const DeviceCounters after = gpu.job->device().counters();
+  EXPECT_EQ(after.bytes_in - before.bytes_in, bytes);
+  EXPECT_EQ(after.bytes_out - before.bytes_out, bytes);
+}
+
+}  // namespace
+}  // namespace optlease

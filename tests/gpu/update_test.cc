@@ -1,0 +1,235 @@
+// The update kernels against the CPU's, bit by bit: every pair of types, odd sizes, buffers that
+// are aligned to their elements only, and every kind of float.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kernels/adam_cpu.h"
+#include "shm/contract/geometry.h"
+#include "tests/gpu/gpu_support.h"
+
+namespace optlease {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr uint64_t kElementsMax = (3u << 20) + 7;
+constexpr uint64_t kSeed = 20261129;
+constexpr size_t kGuard = 64;  // bytes after each buffer that nobody may touch
+
+enum class Values { kUsual, kAnyBits };
+
+struct Case {
+  uint64_t elements = 0;
+  DType grad = DType::kF32;
+  DType param = DType::kF32;
+  uint64_t grad_offset = 0;  // elements by which a buffer is off its alignment
+  uint64_t param_offset = 0;
+  Values values = Values::kUsual;
+  int steps = 1;
+  Rule rule = Rule::kAdamW;
+};
+
+std::string name_of(const Case& c) {
+  return format("seed %llu: %llu elements, gradients %s +%llu, parameters %s +%llu, %d steps, %s",
+                static_cast<unsigned long long>(kSeed), static_cast<unsigned long long>(c.elements),
+                name_of(c.grad), static_cast<unsigned long long>(c.grad_offset), name_of(c.param),
+                static_cast<unsigned long long>(c.param_offset), c.steps,
+                c.values == Values::kAnyBits ? "any bits" : "usual values");
+}
+
+// Normal values, tiny ones whose squares are denormal, denormals, zeros; or any bits.
+void fill(std::vector<char>* bytes, DType dtype, Values values, std::mt19937_64* random) {
+  if (dtype != DType::kF32 || values == Values::kAnyBits) {
+    for (char& byte : *bytes) byte = static_cast<char>((*random)());
+    if (values == Values::kAnyBits) return;
+    // Two-byte formats: no exponent of ones, so that all is finite.
+    for (size_t i = 1; i < bytes->size(); i += 2) (*bytes)[i] &= static_cast<char>(0xbb);
+    return;
+  }
+  constexpr float kScales[] = {1.0f, 1e-3f, 0x1p-60f, 0x1p-126f, 0x1p-140f, 0.0f};
+  for (size_t i = 0; i + 4 <= bytes->size(); i += 4) {
+    const auto unit = static_cast<float>(static_cast<int32_t>((*random)())) * 0x1p-31f;
+    const float value = unit * kScales[(*random)() % 6];
+    std::memcpy(bytes->data() + i, &value, 4);
+  }
+}
+
+// What a usual second moment never is.
+void drop_signs(std::vector<char>* slot, uint64_t elements) {
+  char* second = slot->data() + 2 * array_stride_bytes(elements);
+  for (uint64_t i = 0; i < elements; ++i) second[4 * i + 3] &= 0x7f;
+}
+
+AdamChunk chunk_over(char* slot, char* grad, char* param, const Case& c) {
+  const uint64_t stride = array_stride_bytes(c.elements);
+  AdamChunk chunk;
+  chunk.main = reinterpret_cast<float*>(slot);
+  chunk.exp_avg = reinterpret_cast<float*>(slot + stride);
+  chunk.exp_avg_sq = reinterpret_cast<float*>(slot + 2 * stride);
+  chunk.grad = grad + c.grad_offset * bytes_of(c.grad);
+  chunk.grad_dtype = c.grad;
+  chunk.param = param == nullptr ? nullptr : param + c.param_offset * bytes_of(c.param);
+  chunk.param_dtype = c.param;
+  chunk.elements = c.elements;
+  return chunk;
+}
+
+class GpuUpdate : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = make_cuda_device();
+    ASSERT_TRUE(device_->allocate_staging(1, chunk_bytes(kElementsMax)).is_ok());
+  }
+  void TearDown() override { EXPECT_TRUE(device_->failure().is_ok()) << device_->failure().text(); }
+
+  // Copies in, runs `work` on the staged chunk, copies out, as the pipeline does.
+  template <class Work>
+  void stream(std::vector<char>* slot, Work work) {
+    device_->copy(StreamKind::kCopyIn, device_->staging(0), slot->data(), slot->size());
+    device_->wait(StreamKind::kCompute, device_->signal(StreamKind::kCopyIn));
+    work(device_->staging(0));
+    device_->wait(StreamKind::kCopyOut, device_->signal(StreamKind::kCompute));
+    device_->copy(StreamKind::kCopyOut, slot->data(), device_->staging(0), slot->size());
+    ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCopyOut)));
+  }
+
+  void compare(const Case& c, bool with_params = true) {
+    SCOPED_TRACE(name_of(c));
+    std::mt19937_64 random(kSeed + c.elements);
+    std::vector<char> slot(chunk_bytes(c.elements));
+    std::vector<char> grad((c.elements + c.grad_offset) * bytes_of(c.grad));
+    std::vector<char> params((c.elements + c.param_offset) * bytes_of(c.param) + kGuard,
+                             static_cast<char>(0xee));
+    fill(&slot, DType::kF32, c.values, &random);
+    if (c.values == Values::kUsual) drop_signs(&slot, c.elements);
+    std::vector<char> found = slot;
+    GpuBytes gpu_grad(grad.size()), gpu_params(params.size());
+    for (int step = 1; step <= c.steps; ++step) {
+      fill(&grad, c.grad, c.values, &random);
+      gpu_grad.put(grad.data(), grad.size());
+      const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(c.rule), 0};
+      const AdamFactors factors = make_adam_factors(group, step, 0.37f);
+      const ChunkSums expected = adam_update(
+          chunk_over(slot.data(), grad.data(), with_params ? params.data() : nullptr, c), factors);
+      ChunkSums sums;
+      stream(&found, [&](char* staged) {
+        char* to = with_params ? gpu_params.data() : nullptr;
+        device_->update(chunk_over(staged, gpu_grad.data(), to, c), factors, &sums);
+      });
+      ASSERT_EQ(sums.read, expected.read) << "step " << step;
+      ASSERT_EQ(sums.written, expected.written) << "step " << step;
+    }
+    ASSERT_EQ(found, slot) << "state arrays differ";
+    ASSERT_EQ(gpu_params.take(), params) << "parameters, or bytes around them, differ";
+  }
+
+  std::unique_ptr<CudaDevice> device_;
+};
+
+TEST_F(GpuUpdate, GivesTheCpusBitsForEveryPairOfTypes) {
+  for (DType grad : kTypes) {
+    for (DType param : kTypes) {
+      for (uint64_t elements : {1, 7, 8, 9, 64, 255, 2047, 4096, 5000, 100'003}) {
+        compare({elements, grad, param, 0, 0, Values::kUsual, 3});
+      }
+    }
+  }
+}
+
+TEST_F(GpuUpdate, GivesTheCpusBitsForEveryOddSize) {
+  for (uint64_t elements = 1; elements <= 5000; elements += 2) {
+    const DType grad = kTypes[elements / 2 % 3];
+    const DType param = kTypes[elements / 6 % 3];
+    compare({elements, grad, param});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(GpuUpdate, GivesTheCpusBitsForALargeChunk) {
+  for (DType grad : kTypes) {
+    compare({kElementsMax, grad, DType::kBF16, 0, 0, Values::kUsual, 2});
+    compare({kElementsMax, grad, DType::kF32, 1, 3, Values::kUsual, 1, Rule::kAdam});
+  }
+}
+
+TEST_F(GpuUpdate, TakesBuffersThatAreAlignedToTheirElementsOnly) {
+  for (DType grad : kTypes) {
+    for (DType param : kTypes) {
+      for (uint64_t offset = 0; offset < 8; ++offset) {
+        compare({4099, grad, param, offset, 7 - offset, Values::kUsual, 1});
+      }
+    }
+  }
+}
+
+TEST_F(GpuUpdate, GivesTheCpusBitsForInfinitiesNansAndDenormals) {
+  for (DType grad : kTypes) {
+    for (DType param : kTypes) {
+      for (Rule rule : {Rule::kAdam, Rule::kAdamW}) {
+        compare({100'001, grad, param, 0, 0, Values::kAnyBits, 3, rule});
+      }
+    }
+  }
+}
+
+TEST_F(GpuUpdate, WritesNoParametersWhereThereIsNoBuffer) {
+  compare({100'003, DType::kF32, DType::kBF16, 0, 0, Values::kUsual, 2}, false);
+}
+
+TEST_F(GpuUpdate, RepublishWritesTheCpusParametersAndSums) {
+  for (DType param : kTypes) {
+    for (uint64_t elements : {uint64_t{1}, uint64_t{63}, uint64_t{4099}, kElementsMax}) {
+      for (uint64_t offset : {0, 1, 4}) {
+        const Case c{elements, DType::kF32, param, 0, offset, Values::kAnyBits};
+        SCOPED_TRACE(name_of(c));
+        std::mt19937_64 random(kSeed);
+        std::vector<char> slot(chunk_bytes(elements));
+        fill(&slot, DType::kF32, c.values, &random);
+        std::vector<char> params((elements + offset) * bytes_of(param) + kGuard,
+                                 static_cast<char>(0xee));
+        GpuBytes gpu_params(params.size());
+        const uint64_t expected = republish(chunk_over(slot.data(), nullptr, params.data(), c));
+        std::vector<char> found = slot;
+        ChunkSums sums;
+        stream(&found, [&](char* staged) {
+          AdamChunk chunk = chunk_over(staged, nullptr, gpu_params.data(), c);
+          chunk.grad = nullptr;
+          device_->republish(chunk, &sums);
+        });
+        ASSERT_EQ(sums.read, expected);
+        ASSERT_EQ(sums.written, expected);
+        ASSERT_EQ(found, slot) << "republish changed the state";
+        ASSERT_EQ(gpu_params.take(), params);
+      }
+    }
+  }
+}
+
+TEST_F(GpuUpdate, KeepsTheSumsOfChunksInFlightApart) {
+  constexpr uint32_t kChunks = 200;
+  constexpr uint64_t kElements = 1000;
+  const Case c{kElements};
+  std::vector<char> slot(chunk_bytes(kElements)), grad(kElements * 4);
+  std::mt19937_64 random(kSeed);
+  fill(&slot, DType::kF32, Values::kUsual, &random);
+  fill(&grad, DType::kF32, Values::kUsual, &random);
+  GpuBytes state(slot.size()), gpu_grad(grad.size());
+  state.put(slot.data(), slot.size());
+  gpu_grad.put(grad.data(), grad.size());
+  const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
+  std::vector<ChunkSums> sums(kChunks), expected(kChunks);
+  for (uint32_t i = 0; i < kChunks; ++i) {
+    const AdamFactors factors = make_adam_factors(group, i + 1, 0.37f);
+    expected[i] = adam_update(chunk_over(slot.data(), grad.data(), nullptr, c), factors);
+    device_->update(chunk_over(state.data(), gpu_grad.data(), nullptr, c), factors, &sums[i]);
+  }
+  ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
+  for (uint32_t i = 0; i < kChunks; ++i) {
+    ASSERT_EQ(sums[i].read, expected[i].read) << "chunk " << i;
+    ASSERT_EQ(sums[i].written, expected[i].written) << "chunk " << i;
+  }
+  EXPECT_GT(device_->counters().kernel_seconds, 0);
+}
+
+}  // namespace
+}  // namespace optlease

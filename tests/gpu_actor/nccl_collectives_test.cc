@@ -1,0 +1,213 @@
+// The NCCL collectives' own logic on a GPU that is none (fake_gpu.h): pieces, scratch, dependencies
+// between streams, epochs, aborts; with more ranks than a machine has GPUs. What real ones do with
+// it is tests/gpu's.
+#include "actors/gpu_actor/nccl_collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "tests/gpu_actor/fake_gpu.h"
+#include "tests/gpu_actor/group_data.h"
+#include "tests/gpu_actor/rank_processes.h"
+#include "tests/tensor_files/craft.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kTimeoutMs = 20000;
+
+ShardMap map_of(std::vector<uint32_t> members, std::vector<uint64_t> sizes) {
+  ShardMap map;
+  uint64_t at = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    map.members.emplace_back(members[i]);
+    map.ranges.push_back({at, at + sizes[i]});
+    at += sizes[i];
+  }
+  return map;
+}
+
+std::unique_ptr<Collectives> make_group(const TempFolder& folder, uint32_t rank,
+                                        uint64_t scratch = 64u << 10) {
+  NcclOptions options;
+  options.group_directory = folder / "group";
+  options.device = static_cast<int>(rank);
+  options.scratch_bytes_max = scratch;
+  return std::move(make_nccl_collectives(options)).value();
+}
+
+using Body = std::function<void(Collectives*, uint32_t)>;
+
+// Ranks as threads, connected as group epoch 1; none leaves before all are through.
+void run_ranks(uint32_t world, uint64_t scratch, const Body& body) {
+  const TempFolder folder;
+  std::atomic<uint32_t> through{0};
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < world; ++rank)
+    ranks.emplace_back([&, rank] {
+      const auto group = make_group(folder, rank, scratch);
+      const Status status = group->connect(1, Rank(rank), world, kTimeoutMs);
+      EXPECT_TRUE(status.is_ok()) << rank << ": " << status.text();
+      if (status.is_ok()) body(group.get(), rank);
+      ++through;
+      while (through < world) sleep_ms(1);
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(fake_gpu_leftovers(), 0u);
+}
+
+void expect_step(Collectives* group, const ShardMap& map, Step step, uint32_t rank,
+                 const std::vector<uint8_t>& needs, DType dtype) {
+  EXPECT_EQ(reduce_and_compare(group, map, step, rank, needs, dtype), "")
+      << "rank " << rank << " step " << step << " " << name_of(dtype);
+  EXPECT_EQ(gather_and_compare(group, map, step, rank, needs, dtype), "")
+      << "rank " << rank << " step " << step << " " << name_of(dtype);
+}
+
+TEST(NcclCollectivesLogic, SumAndGatherInManyPiecesInAnyOrderOfTheStreams) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    fake_gpu_seed(seed);
+    const ShardMap maps[] = {map_of({0, 1, 2, 3}, {10000, 1, 3777, 0}),
+                             map_of({0, 1, 2, 3}, {64, 64, 64, 64})};
+    run_ranks(4, 4096, [&](Collectives* group, uint32_t rank) {  // pieces of 512 bytes
+      Step step = 0;
+      for (const ShardMap& map : maps)
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+          for (const std::vector<uint8_t>& needs :
+               {std::vector<uint8_t>{1, 1, 1, 1}, {0, 1, 1, 0}, {1, 0, 0, 0}})
+            expect_step(group, map, ++step, rank, needs, dtype);
+    });
+  }
+}
+
+TEST(NcclCollectivesLogic, GatherShardsLongerThanAPiece) {
+  const ShardMap map = map_of({0, 1}, {(8u << 20) + 67, 1000});  // pieces of 32 MiB
+  run_ranks(2, 8u << 20, [&](Collectives* group, uint32_t rank) {
+    expect_step(group, map, 1, rank, {1, 1}, DType::kF32);
+  });
+}
+
+TEST(NcclCollectivesLogic, LeaveOutRanksThatAreNoMembers) {
+  const ShardMap outer = map_of({0, 2}, {900, 380}), single = map_of({1}, {2000});
+  run_ranks(3, 4096, [&](Collectives* group, uint32_t rank) {
+    for (Step step = 1; step <= 3; ++step) {
+      expect_step(group, outer, step, rank, {1, 1}, DType::kBF16);
+      expect_step(group, single, step, rank, {1}, DType::kBF16);
+    }
+  });
+}
+
+TEST(NcclCollectivesLogic, GatherSmallFactsInRankOrder) {
+  run_ranks(5, 4096, [](Collectives* group, uint32_t rank) {
+    for (uint32_t step = 1; step <= 20; ++step) {
+      const uint64_t mine[3] = {rank, step, ~0ull};
+      uint64_t all[5][3] = {};
+      ASSERT_TRUE(group->all_gather_fixed({step, 0}, mine, sizeof mine, all).is_ok());
+      for (uint32_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(all[i][0], i);
+        EXPECT_EQ(all[i][1], step);
+      }
+    }
+  });
+}
+
+TEST(NcclCollectivesLogic, AWorldOfOneTouchesNoFile) {
+  const TempFolder folder;
+  const auto group = make_group(folder, 0);
+  ASSERT_TRUE(group->connect(1, Rank(0), 1, 1000).is_ok());
+  expect_step(group.get(), map_of({0}, {100003}), 1, 0, {1}, DType::kF16);
+  uint64_t mine = 7, all = 0;
+  ASSERT_TRUE(group->all_gather_fixed({1, 0}, &mine, 8, &all).is_ok());
+  EXPECT_EQ(all, 7u);
+  EXPECT_FALSE(std::filesystem::exists(folder / "group"));
+}
+
+TEST(NcclCollectivesLogic, AbortAndTimeoutEndAConnectWithoutPeers) {
+  const TempFolder folder;
+  const auto group = make_group(folder, 0);
+  std::thread other([&] {
+    sleep_ms(30);
+    group->abort(1);
+  });
+  EXPECT_EQ(group->connect(1, Rank(0), 2, kTimeoutMs).code(), StatusCode::kCancelled);
+  other.join();
+  EXPECT_EQ(group->connect(1, Rank(0), 2, kTimeoutMs).code(), StatusCode::kCancelled);
+  const Status late = group->connect(2, Rank(0), 2, 50);
+  EXPECT_EQ(late.code(), StatusCode::kTimeout);
+  EXPECT_NE(late.message().find("for rank 1"), std::string::npos) << late.text();
+}
+
+TEST(NcclCollectivesLogic, RefuseTwoRanksOnOneGpu) {
+  const TempFolder folder;
+  std::atomic<int> refused{0};
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      const auto group = make_group(folder, 0);
+      const StatusCode code = group->connect(1, Rank(rank), 2, kTimeoutMs).code();
+      refused += code == StatusCode::kUnsupported ? 1 : 0;
+      EXPECT_TRUE(code == StatusCode::kUnsupported || code == StatusCode::kPeerLost);
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_GE(refused, 1);
+}
+
+// Rank 1 does not make the call that rank 0 waits in; both meet again under later epochs.
+TEST(NcclCollectivesLogic, ACallThatEndsEarlyBreaksItsEpochOnly) {
+  const TempFolder folder;
+  const ShardMap map = map_of({0, 1}, {5000, 5000});
+  std::atomic<int> go{0};
+  const auto stuck = [&](Collectives* group) {
+    const auto grads = gradient_of(0, 9, 10000, DType::kF32);
+    std::vector<float> out(5000);
+    const std::vector<uint8_t> needs = {1, 1};
+    return group->reduce_scatter({{9, 0}, &map, needs, DType::kF32, grads.data(), out.data()});
+  };
+  std::thread first([&] {
+    const auto group = make_group(folder, 0, 4096);
+    ASSERT_TRUE(group->connect(1, Rank(0), 2, kTimeoutMs).is_ok());
+    std::thread other([&] {
+      sleep_ms(50);
+      group->abort(1);
+    });
+    EXPECT_EQ(stuck(group.get()).code(), StatusCode::kCancelled);
+    other.join();
+    EXPECT_EQ(stuck(group.get()).code(), StatusCode::kCancelled) << "it stays broken";
+    go = 1;
+    ASSERT_TRUE(group->connect(2, Rank(0), 2, 200).is_ok());
+    EXPECT_EQ(stuck(group.get()).code(), StatusCode::kTimeout);
+    go = 2;
+    ASSERT_TRUE(group->connect(3, Rank(0), 2, kTimeoutMs).is_ok());
+    EXPECT_EQ(stuck(group.get()).code(), StatusCode::kPeerLost);
+    ASSERT_TRUE(group->connect(4, Rank(0), 2, kTimeoutMs).is_ok());
+    expect_step(group.get(), map, 1, 0, {1, 1}, DType::kBF16);
+    go = 3;
+  });
+  std::thread second([&] {
+    const auto await = [&](int at_least) {
+      while (go < at_least) sleep_ms(1);
+    };
+    auto group = make_group(folder, 1, 4096);
+    EXPECT_TRUE(group->connect(1, Rank(1), 2, kTimeoutMs).is_ok());
+    await(1);
+    EXPECT_TRUE(group->connect(2, Rank(1), 2, kTimeoutMs).is_ok());
+    await(2);
+    EXPECT_TRUE(group->connect(3, Rank(1), 2, kTimeoutMs).is_ok());
+    group.reset();  // as a process that ends
+    group = make_group(folder, 1, 4096);
+    EXPECT_TRUE(group->connect(4, Rank(1), 2, kTimeoutMs).is_ok());
+    expect_step(group.get(), map, 1, 1, {1, 1}, DType::kBF16);
+    await(3);
+  });
+  first.join();
+  second.join();
+  EXPECT_EQ(fake_gpu_leftovers(), 0u);
+  EXPECT_FALSE(std::filesystem::exists(folder / "group/1"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "group/4"));
+}
+
+}  // namespace
+}  // namespace optlease

@@ -1,0 +1,312 @@
+// A rank's shared buffers, and gradient shards that outlive the vault: the cuda device's way of
+// keeping them (ShardHome::kVault), over the cpu kind of device memory.
+#include "actors/gpu_actor/rank_buffers.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "shm/vault.h"
+#include "tests/support/temp_directory.h"
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kElements = 1000;
+constexpr uint64_t kTimeoutMs = 20000;
+
+// Two spaces over two ranks; the second is too small for rank 1 to have a shard of it.
+JobPlan two_space_plan() {
+  JobPlan plan;
+  plan.segment.job_name = "shards";
+  plan.segment.world_size = 2;
+  for (const uint64_t elements : {kElements, uint64_t{3}}) {
+    SpaceSpec space;
+    space.name = elements == kElements ? "dense" : "tiny";
+    space.members = {Rank(0), Rank(1)};
+    TensorSpec tensor;
+    tensor.name = "w";
+    tensor.shape = {elements};
+    space.tensors.push_back(tensor);
+    plan.segment.spaces.push_back(space);
+  }
+  const Status laid_out = lay_out(&plan.segment, 4096);
+  OPTLEASE_CHECK(laid_out.is_ok(), "%s", laid_out.text().c_str());
+  return plan;
+}
+
+// One launcher's life after another: each has a new vault, the segments stay.
+class RankBuffersTest : public testing::Test {
+ protected:
+  RankBuffersTest() {
+    setup_.rank = Rank(0);
+    setup_.vault_socket = directory_.path() + "/vault.sock";
+    setup_.gradient_segment = format("/optlease-test-shards.%d", static_cast<int>(getpid()));
+    std::memset(setup_.job_id, 0x11, sizeof setup_.job_id);
+    setup_.timeout_ms = kTimeoutMs;
+    setup_.home = ShardHome::kVault;
+    start_launcher();
+  }
+  ~RankBuffersTest() override {
+    end_launcher();
+    Segment::unlink(setup_.gradient_segment);
+  }
+  void start_launcher() {
+    Result<Vault> vault = Vault::listen(setup_.vault_socket);
+    OPTLEASE_CHECK(vault.is_ok(), "%s", vault.status().text().c_str());
+    vault_ = std::make_unique<Vault>(std::move(vault).value());
+    stop_ = false;
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        pollfd poll_fd{vault_->fd(), POLLIN, 0};
+        ::poll(&poll_fd, 1, 2);
+        vault_->serve(0);
+      }
+    });
+  }
+  void end_launcher() {
+    stop_ = true;
+    thread_.join();
+    vault_.reset();
+  }
+  void next_launcher() {
+    end_launcher();
+    start_launcher();
+  }
+  // What the launcher holds, seen while it stands still.
+  std::vector<std::string> keys() {
+    stop_ = true;
+    thread_.join();
+    std::vector<std::string> keys;
+    for (const VaultHolding& holding : vault_->holdings()) keys.push_back(holding.key);
+    vault_.reset();
+    start_launcher();
+    return keys;
+  }
+  // Opened by an actor's life; the object's end is the life's.
+  Result<RankBuffers> open(Step open_step) {
+    RankBuffersSetup setup = setup_;
+    setup.open_step = open_step;
+    Result<DeviceMemory> memory = DeviceMemory::open({});
+    return RankBuffers::open(plan_, setup, std::move(memory).value());
+  }
+  RankBuffers opened(Step open_step) {
+    Result<RankBuffers> buffers = open(open_step);
+    OPTLEASE_CHECK(buffers.is_ok(), "%s", buffers.status().text().c_str());
+    return std::move(buffers).value();
+  }
+  static void fill(RankBuffers& buffers, float first) {
+    for (RankSpace& mine : buffers.spaces()) {
+      for (uint64_t i = 0; i < mine.shard.size(); ++i) {
+        mine.grad_shard[i] =
+            first + static_cast<float>(i) + 1000.0f * static_cast<float>(mine.space);
+      }
+    }
+  }
+  static bool holds(RankBuffers& buffers, float first) {
+    for (RankSpace& mine : buffers.spaces()) {
+      for (uint64_t i = 0; i < mine.shard.size(); ++i) {
+        const float wanted =
+            first + static_cast<float>(i) + 1000.0f * static_cast<float>(mine.space);
+        if (mine.grad_shard[i] != wanted) return false;
+      }
+    }
+    return true;
+  }
+
+  testing_support::TempDirectory directory_;
+  JobPlan plan_ = two_space_plan();
+  RankBuffersSetup setup_;
+  std::unique_ptr<Vault> vault_;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+};
+
+TEST_F(RankBuffersTest, KeepShardsInTheVaultBesideParametersAndGradients) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    ASSERT_EQ(buffers.spaces().size(), 2u);
+    EXPECT_TRUE(buffers.can_save_shards());
+    EXPECT_EQ(buffers.spaces()[0].params.bytes(), kElements * 4);
+    EXPECT_NE(buffers.spaces()[0].grad_shard, nullptr);
+  }
+  const std::vector<std::string> wanted = {"grad.0.dense",       "grad.0.tiny",
+                                           "grad_shard.0.dense", "grad_shard.0.tiny",
+                                           "param.0.dense",      "param.0.tiny"};
+  EXPECT_EQ(keys(), wanted);
+}
+
+TEST_F(RankBuffersTest, OfARankWithoutElementsHaveNoShardAndNothingToSave) {
+  plan_.segment.spaces.erase(plan_.segment.spaces.begin());
+  setup_.rank = Rank(1);
+  RankBuffers buffers = opened(kNoStep);
+  ASSERT_EQ(buffers.spaces().size(), 1u);
+  EXPECT_EQ(buffers.spaces()[0].shard.size(), 0u);
+  EXPECT_EQ(buffers.spaces()[0].grad_shard, nullptr);
+  EXPECT_FALSE(buffers.can_save_shards());
+  EXPECT_TRUE(buffers.save_shards(1).is_ok());
+  EXPECT_FALSE(Segment::exists(setup_.gradient_segment));
+}
+
+TEST_F(RankBuffersTest, FindShardsOfAnEarlierIncarnationAsTheyWereLeft) {
+  {
+    RankBuffers first = opened(kNoStep);
+    fill(first, 5);
+  }
+  RankBuffers second = opened(3);  // within an open step, and nothing was saved
+  EXPECT_TRUE(holds(second, 5));
+}
+
+TEST_F(RankBuffersTest, RestoreSavedShardsUnderTheNextLauncher) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    fill(buffers, 7);
+    ASSERT_TRUE(buffers.save_shards(12).is_ok());
+  }
+  next_launcher();
+  RankBuffers buffers = opened(12);
+  EXPECT_TRUE(holds(buffers, 7));
+}
+
+TEST_F(RankBuffersTest, SaveAgainOverWhatWasSaved) {
+  RankBuffers buffers = opened(kNoStep);
+  fill(buffers, 1);
+  ASSERT_TRUE(buffers.save_shards(1).is_ok());
+  fill(buffers, 2);
+  ASSERT_TRUE(buffers.save_shards(2).is_ok());
+  { const RankBuffers gone = std::move(buffers); }
+  next_launcher();
+  EXPECT_EQ(open(1).status().code(), StatusCode::kCorrupt);
+  RankBuffers again = opened(2);
+  EXPECT_TRUE(holds(again, 2));
+}
+
+TEST_F(RankBuffersTest, SayWhatIsLostWhereAnOpenStepWasNotSaved) {
+  { RankBuffers buffers = opened(kNoStep); }
+  next_launcher();
+  const Status never = open(4).status();
+  EXPECT_EQ(never.code(), StatusCode::kCorrupt);
+  for (const char* words :
+       {"rank 0", "open step 4", "nothing was ever saved", "gradients.durable", "--fresh"}) {
+    EXPECT_NE(never.message().find(words), std::string::npos) << words << ": " << never.text();
+  }
+  {
+    RankBuffers buffers = opened(kNoStep);
+    ASSERT_TRUE(buffers.save_shards(3).is_ok());
+  }
+  next_launcher();
+  const Status older = open(4).status();
+  EXPECT_EQ(older.code(), StatusCode::kCorrupt);
+  EXPECT_NE(older.message().find("those of step 3"), std::string::npos) << older.text();
+  // A refusal must leave nothing that a later start would take for the shards.
+  EXPECT_EQ(open(4).status().code(), StatusCode::kCorrupt);
+}
+
+TEST_F(RankBuffersTest, TrustNoShardsOfAnotherJob) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    ASSERT_TRUE(buffers.save_shards(4).is_ok());
+  }
+  next_launcher();
+  setup_.job_id[3] ^= 1;
+  const Status status = open(4).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("another job's"), std::string::npos) << status.text();
+}
+
+TEST_F(RankBuffersTest, TrustNoShardsWhoseSavingWasNotFinished) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    ASSERT_TRUE(buffers.save_shards(4).is_ok());
+  }
+  {
+    Result<Segment> segment = Segment::open(setup_.gradient_segment, Segment::Access::kReadWrite);
+    ASSERT_TRUE(segment.is_ok());
+    static_cast<SavedShardsHeader*>(segment.value().data())->checksum = 0;
+  }
+  next_launcher();
+  const Status status = open(4).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("never finished"), std::string::npos) << status.text();
+}
+
+TEST_F(RankBuffersTest, MakeATornSegmentAgain) {
+  ASSERT_TRUE(Segment::create(setup_.gradient_segment, 4096).is_ok());
+  const Status needed = open(1).status();
+  EXPECT_EQ(needed.code(), StatusCode::kCorrupt);
+  EXPECT_NE(needed.message().find("another device"), std::string::npos) << needed.text();
+  RankBuffers buffers = opened(kNoStep);
+  fill(buffers, 1);
+  EXPECT_TRUE(buffers.save_shards(1).is_ok());
+}
+
+// An actor whose launcher was killed saves for a while: its successor under the next launcher waits
+// for its end, and then finds what was saved last.
+TEST_F(RankBuffersTest, WaitForTheLastActorOfAnEarlierLauncher) {
+  int ready[2], go[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC) + ::pipe2(go, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    RankBuffers buffers = opened(kNoStep);
+    char byte = 'r';
+    if (::write(ready[1], &byte, 1) != 1 || ::read(go[0], &byte, 1) != 1) _exit(1);
+    ::usleep(200'000);
+    fill(buffers, 9);
+    _exit(buffers.save_shards(6).is_ok() ? 0 : 2);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  next_launcher();
+  setup_.timeout_ms = 30;
+  const Status early = open(6).status();
+  EXPECT_EQ(early.code(), StatusCode::kTimeout) << early.text();
+  EXPECT_NE(early.message().find("earlier run"), std::string::npos) << early.text();
+  setup_.timeout_ms = kTimeoutMs;
+  ASSERT_EQ(::write(go[1], &byte, 1), 1);
+  RankBuffers buffers = opened(6);
+  EXPECT_TRUE(holds(buffers, 9));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (const int fd : {ready[0], ready[1], go[0], go[1]}) ::close(fd);
+}
+
+// The cpu device's way, unchanged: the segment is the shards, without a header.
+TEST_F(RankBuffersTest, OfTheCpuDeviceAreTheSegmentItself) {
+  EXPECT_EQ(shard_home_of(DeviceKind::kCpu), ShardHome::kSegment);
+  EXPECT_EQ(shard_home_of(DeviceKind::kCuda), ShardHome::kVault);
+  setup_.home = ShardHome::kSegment;
+  {
+    RankBuffers buffers = opened(kNoStep);
+    EXPECT_FALSE(buffers.can_save_shards());
+    fill(buffers, 3);
+    EXPECT_TRUE(buffers.save_shards(1).is_ok());
+    EXPECT_FALSE(buffers.spaces()[0].grad_shard_buffer.data());
+  }
+  Result<Segment> segment = Segment::open(setup_.gradient_segment, Segment::Access::kReadOnly);
+  ASSERT_TRUE(segment.is_ok());
+  EXPECT_EQ(static_cast<const float*>(segment.value().data())[0], 3.0f);
+  next_launcher();
+  RankBuffers again = opened(1);
+  EXPECT_TRUE(holds(again, 3));
+}
+
+TEST_F(RankBuffersTest, OfTheCpuDeviceAreCorruptWhereAnOpenStepFindsATornSegment) {
+  setup_.home = ShardHome::kSegment;
+  ASSERT_TRUE(Segment::create(setup_.gradient_segment, 4096 * 3).is_ok());
+  EXPECT_EQ(open(2).status().code(), StatusCode::kCorrupt);
+  RankBuffers buffers = opened(kNoStep);
+  fill(buffers, 1);
+  EXPECT_TRUE(holds(buffers, 1));
+}
+
+}  // namespace
+}  // namespace optlease
