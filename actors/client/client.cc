@@ -32,7 +32,8 @@ Status check_rank(const SegmentPlan& plan, uint32_t rank) {
 
 }  // namespace
 
-Client::Client(RunningJob job, uint32_t rank, std::vector<SpaceBuffers> buffers, ActorLink link)
+Client::Client(RunningJob job, uint32_t rank, std::vector<ClientSpaceBuffers> buffers,
+               ActorLink link)
     : job_(std::move(job)), rank_(rank), buffers_(std::move(buffers)), link_(std::move(link)) {}
 
 Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t rank,
@@ -78,7 +79,7 @@ Status Client::say_attach(Deadline deadline) {
   return Status::ok();
 }
 
-Result<const SpaceBuffers*> Client::buffers_of(uint32_t space) const {
+Result<const ClientSpaceBuffers*> Client::buffers_of(uint32_t space) const {
   if (space >= buffers_.size())
     return Status{StatusCode::kNotFound,
                   format("space %u of job '%s', which has %zu", space,

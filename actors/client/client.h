@@ -48,16 +48,16 @@ class Client {
   void say_detach() { link_.say_detach(); }
 
  private:
-  Client(RunningJob job, uint32_t rank, std::vector<SpaceBuffers> buffers, ActorLink link);
+  Client(RunningJob job, uint32_t rank, std::vector<ClientSpaceBuffers> buffers, ActorLink link);
   Status say_attach(Deadline deadline);
-  Result<const SpaceBuffers*> buffers_of(uint32_t space) const;
+  Result<const ClientSpaceBuffers*> buffers_of(uint32_t space) const;
   OpenRequest open_step(const StepAsk& ask);
   void take_committed(Step step);
 
   // Constant after construction.
   RunningJob job_;
   uint32_t rank_;
-  std::vector<SpaceBuffers> buffers_;  // [space]
+  std::vector<ClientSpaceBuffers> buffers_;  // [space]
 
   ActorLink link_;
   Step last_step_ = 0;

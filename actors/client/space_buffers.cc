@@ -55,10 +55,10 @@ Result<MappedBuffer> map_buffer(const std::string& socket, const std::string& ke
 
 }  // namespace
 
-Result<std::vector<SpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
-                                                    const std::string& vault_socket,
-                                                    Deadline deadline) {
-  std::vector<SpaceBuffers> buffers(plan.spaces.size());
+Result<std::vector<ClientSpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
+                                                          const std::string& vault_socket,
+                                                          Deadline deadline) {
+  std::vector<ClientSpaceBuffers> buffers(plan.spaces.size());
   for (size_t i = 0; i < plan.spaces.size(); ++i) {
     const SpaceSpec& space = plan.spaces[i];
     buffers[i].is_member = member_index(space, Rank{rank}) >= 0;

@@ -13,15 +13,15 @@
 
 namespace optlease {
 
-struct SpaceBuffers {
+struct ClientSpaceBuffers {
   bool is_member = false;  // otherwise both are empty
   MappedBuffer params;
   MappedBuffer grads;
 };
 
 // One entry a space of `plan`, in order. Buffers that the actor has not made yet are waited for.
-Result<std::vector<SpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
-                                                    const std::string& vault_socket,
-                                                    Deadline deadline);
+Result<std::vector<ClientSpaceBuffers>> map_space_buffers(const SegmentPlan& plan, uint32_t rank,
+                                                          const std::string& vault_socket,
+                                                          Deadline deadline);
 
 }  // namespace optlease
