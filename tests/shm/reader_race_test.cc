@@ -67,14 +67,15 @@ struct Place {
   SegmentPlan plan;
 };
 
-constexpr uint32_t kWorld = 2;
+// Tables start at multiples of 64 bytes: 8 rank records begin at every multiple of 8 in between.
+constexpr uint32_t kWorld = 8;
 
 // A plan whose control segment has a page's end `bytes_in` bytes into some rank's field of a bank:
 // the number of tensors moves the rank table by 424 bytes each.
 Place place_of_page_end(size_t field, size_t field_bytes, size_t bytes_in) {
   for (size_t tensors = 1; tensors <= 512; ++tensors) {
     const SegmentPlan plan =
-        make_plan("race", kWorld, 0, {make_space("s", kWorld, std::vector<uint64_t>(tensors, 2))});
+        make_plan("race", kWorld, 0, {make_space("s", 1, std::vector<uint64_t>(tensors, 2))});
     std::vector<ArenaSpec> arenas;
     for (uint32_t r = 0; r < kWorld; ++r) arenas.push_back(arena_of(plan, Rank(r)));
     const uint64_t ranks = control_shape(plan, arenas).ranks_offset;
@@ -90,7 +91,7 @@ Place place_of_page_end(size_t field, size_t field_bytes, size_t bytes_in) {
 class StoppedReader {
  public:
   explicit StoppedReader(const SegmentPlan& plan)
-      : segments_(names_.all("race", kWorld)),
+      : segments_(names_.all("race", plan.world_size)),
         store_(ChunkStore::create(plan, segments_).value()),
         mapping_(Segment::open(segments_.control, Segment::Access::kReadOnly).value()),
         view_(ControlView::over(mapping_.data(), mapping_.bytes()).value()) {}
@@ -268,7 +269,7 @@ void write_next(ChunkStore* store, Step step) {
 
 TEST(FreeReaders, OfRecordsAndBlobsGetThemWholeOrNotAtAll) {
   const Names names;
-  const SegmentNames segments = names.all("race", kWorld);
+  const SegmentNames segments = names.all("race", 2);
   ChunkStore store = ChunkStore::create(small_plan("race"), segments).value();
   // One looks through the store's own mapping, one through its own, as another process would.
   const SegmentHeader& header = store.view().header();
