@@ -102,7 +102,6 @@ std::optional<std::string> ControlView::blob(Rank rank, Step step) const {
   copy_from_shared(text.data(), base_ + header_->blobs_offset + place, text.size());
   // The checksum does not say whose bytes these are: a bank that was filled anew meanwhile may be
   // whole, and another step's.
-  std::atomic_thread_fence(std::memory_order_acquire);
   if (step_of_bank(bank.step) != step) return std::nullopt;
   if (fnv1a(text.data(), text.size()) != record.checksum) return std::nullopt;
   return text;
