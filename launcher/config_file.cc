@@ -35,7 +35,8 @@ Result<std::string> read_text(const std::string& path) {
   if (file && !file.bad()) return text.str();
   const int code = errno;
   const std::string message = "job file " + path + " cannot be read: " + std::strerror(code);
-  return Status(code == ENOENT ? StatusCode::kNotFound : StatusCode::kIo, message);
+  // Not NotFound: that word is kept for jobs and their state.
+  return Status(StatusCode::kIo, message);
 }
 
 // Where the document names the model's source, for errors about what it holds.

@@ -124,8 +124,8 @@ inline constexpr KeyRule kKeys[] = {
      "Divide the sum by the number of ranks of the space."},
     {"gradients", "nonfinite_steps", kIntegers, "steps", "[]", between(1, kStepMax), "",
      "Synthetic gradients of these steps hold a NaN: each step must be skipped."},
-    {"gradients", "collective_timeout_s", kNumber, "s", "30.0", kTimeoutRange, "",
-     "A collective that takes longer has lost a peer."},
+    {"gradients", "collective_timeout_s", kNumber, "s", "30.0", between(1, kSecondsMax), "",
+     "A collective in which nothing arrives for so long has lost a peer."},
     {"gradients", "durable", kBool, "", "", kAny, "",
      "Summed shards are in shared memory before their step opens, so that it survives even the "
      "death of all processes at once. Absent: true on `cpu`, false on `cuda`, where it costs a "

@@ -75,6 +75,24 @@ Status write_file_atomically(const std::string& named, const std::string& text) 
   return status;
 }
 
+Status check_writable(const std::string& path) {
+  struct stat found {};
+  const bool exists = stat(path.c_str(), &found) == 0;
+  if (exists && S_ISDIR(found.st_mode)) {
+    return {StatusCode::kInvalidArgument, path + " is a directory: name a file"};
+  }
+  if (exists && !S_ISREG(found.st_mode)) {
+    return access(path.c_str(), W_OK) == 0 ? Status::ok() : io_error("cannot write", path);
+  }
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string directory = parent.empty() ? "." : parent;
+  if (access(directory.c_str(), W_OK | X_OK) == 0) {
+    if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return Status::ok();
+    errno = ENOTDIR;
+  }
+  return io_error("cannot write in", directory);
+}
+
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {
   const UniqueFd fd(retry_eintr([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (!fd) return io_error("cannot open", path);

@@ -9,6 +9,9 @@ namespace optlease {
 
 // The file appears whole or not at all: a temporary name beside `path`, synced, then renamed.
 Status write_file_atomically(const std::string& path, const std::string& text);
+// Ok where write_file_atomically(path) can be expected to work: asked before work that would be
+// lost.
+Status check_writable(const std::string& path);
 // At most `bytes_max`; Io where it is larger, NotFound where it is missing.
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max);
 

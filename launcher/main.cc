@@ -47,7 +47,11 @@ ExitCode run(int argc, char** argv) {
     std::fprintf(stderr, "optlease: %s; see optlease --help\n", error.what());
     return ExitCode::kUsage;
   }
-  return chosen();
+  const ExitCode code = chosen();
+  // Whoever asked for a document must not take half of it, or none, for success.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "optlease: standard output could not be written\n");
+  return code == ExitCode::kOk ? ExitCode::kIo : code;
 }
 
 }  // namespace

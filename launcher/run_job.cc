@@ -98,6 +98,10 @@ ExitCode run_job(const RunOptions& options) {
     return fail(config.status().message(),
                 refused ? ExitCode::kBadConfiguration : exit_code_for(config.status()));
   }
+  if (!options.report_path.empty()) {
+    const Status writable = check_writable(options.report_path);
+    if (!writable.is_ok()) return fail("--report: " + writable.message(), ExitCode::kIo);
+  }
   const ProgressLines progress(options);
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);

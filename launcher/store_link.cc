@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kWaitingMax = 1 << 16;  // frames for a store that does not listen
 constexpr uint64_t kHoldTtlMs = 10000;
+constexpr int64_t kLiveCheckMs = 500;   // a job may end while its hold is waited for
 constexpr int64_t kHoldRepeatMs = 100;  // until the first answer
 
 }  // namespace
@@ -115,17 +116,21 @@ StepHold::StepHold(std::unique_ptr<StoreLink> link, HoldBody body)
     : link_(std::move(link)), body_(body) {}
 
 Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
-                                uint64_t timeout_ms) {
+                                uint64_t timeout_ms, const std::function<Status()>& alive) {
   auto link =
       std::make_unique<StoreLink>(context, run, format("tool.%d", static_cast<int>(getpid())));
   OPTLEASE_TRY(link->reconnect());
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(timeout_ms));
-  int64_t asked_ms = 0;
+  int64_t asked_ms = 0, looked_ms = now_ms();
   uint64_t sequence = 0;  // repeated with its number, so that it never becomes a second hold
   while (!deadline.passed()) {
     if (now_ms() - asked_ms >= kHoldRepeatMs) {
       asked_ms = now_ms();
       sequence = link->request_hold(0, kHoldTtlMs, sequence);
+    }
+    if (now_ms() - looked_ms >= kLiveCheckMs) {
+      looked_ms = now_ms();
+      OPTLEASE_TRY(alive());
     }
     std::vector<bool> ready;
     OPTLEASE_TRY(

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,9 +59,10 @@ class StoreLink {
 // A hold on the job's steps, for reading its state at rest. Blocks, with deadlines.
 class StepHold {
  public:
-  // Waits until no step is open. Timeout where that takes longer than `timeout_ms`.
-  static Result<StepHold> take(SocketContext& context, const RunDirectory& run,
-                               uint64_t timeout_ms);
+  // Waits until no step is open. Timeout where that takes longer than `timeout_ms`; what `alive`
+  // says where the job ends meanwhile (asked about twice a second).
+  static Result<StepHold> take(SocketContext& context, const RunDirectory& run, uint64_t timeout_ms,
+                               const std::function<Status()>& alive);
   StepHold(StepHold&&) = default;
   ~StepHold();
 

@@ -92,7 +92,6 @@ void ChunkStore::write_step_record(Rank rank, const StepRecord& record) {
   // Emptied first, then filled, its step last: a reader finds the old record, none, or the new one.
   std::atomic_ref<int64_t> step(to->step);
   step.store(kNoStep, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   KILL_POINT("record.emptied");
   StepRecord unfinished = record;
   unfinished.step = kNoStep;
@@ -116,7 +115,6 @@ void ChunkStore::write_blob(Rank rank, Step step, std::string_view blob) {
   BlobRecord* to = &mutable_rank(rank)->blobs[step & 1];
   std::atomic_ref<int64_t> to_step(to->step);
   to_step.store(kNoStep, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   KILL_POINT("blob.emptied");
   copy_to_shared(mutable_blob(rank, step), blob.data(), blob.size());
   KILL_POINT("blob.bytes_written");

@@ -1,5 +1,7 @@
 #include "shm/control_view.h"
 
+#include <atomic>
+
 #include "shm/control_check.h"
 #include "shm/shared_copy.h"
 
@@ -9,6 +11,11 @@ namespace {
 template <class Record>
 const Record* table(const char* base, uint64_t offset) {
   return reinterpret_cast<const Record*>(base + offset);
+}
+
+// The word of a bank that the store empties before it writes the rest, and fills last.
+Step step_of_bank(const int64_t& word) {
+  return std::atomic_ref<int64_t>(const_cast<int64_t&>(word)).load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -85,14 +92,17 @@ std::optional<StepRecord> ControlView::step_record(Rank rank, Step step) const {
 
 std::optional<std::string> ControlView::blob(Rank rank, Step step) const {
   if (step < 0) return std::nullopt;
+  const BlobRecord& bank = this->rank(rank).blobs[step & 1];
+  if (step_of_bank(bank.step) != step) return std::nullopt;
   BlobRecord record;
-  copy_from_shared(&record, &this->rank(rank).blobs[step & 1], sizeof record);
-  if (record.step != step || record.bytes > kUserBlobBytesMax || record.reserved_zero != 0) {
-    return std::nullopt;
-  }
+  copy_from_shared(&record, &bank, sizeof record);
+  if (record.bytes > kUserBlobBytesMax || record.reserved_zero != 0) return std::nullopt;
   const uint64_t place = (2ull * rank.value + (step & 1)) * kUserBlobBytesMax;
   std::string text(record.bytes, '\0');
   copy_from_shared(text.data(), base_ + header_->blobs_offset + place, text.size());
+  // The checksum does not say whose bytes these are: a bank that was filled anew meanwhile may be
+  // whole, and another step's.
+  if (step_of_bank(bank.step) != step) return std::nullopt;
   if (fnv1a(text.data(), text.size()) != record.checksum) return std::nullopt;
   return text;
 }

@@ -8,6 +8,7 @@ packages=(
   libboost-dev libzmq3-dev cppzmq-dev libspdlog-dev libtomlplusplus-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev libgloo-dev   # the programs
   libgtest-dev libgmock-dev libbenchmark-dev     # tests and benchmarks
+  clang-tidy                                     # the naming gate
 )
 
 missing=()

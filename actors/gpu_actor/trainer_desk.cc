@@ -70,7 +70,10 @@ void TrainerDesk::refuse(const std::string& peer, MessageKind kind, uint64_t seq
 void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
                                   const DeskFacts& facts) {
   const auto body = frame.as<StepRequestBody>();
-  if (body.step > facts.committed + 1 || facts.committed < 0) {
+  // A new life of the actor that the store has not welcomed yet knows no step: a refusal would end
+  // a trainer that is right. The trainer asks again until its own deadline.
+  if (facts.committed < 0) return;
+  if (body.step > facts.committed + 1) {
     ++refusals_;
     reply_step(
         peer, frame.header.sequence, body.step, nullptr,

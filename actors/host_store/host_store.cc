@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "actors/host_store/name_watch.h"
@@ -29,6 +31,7 @@ constexpr int kBatchMessages = 512;  // handled before anything is sent and time
 constexpr int kPollMsMax = 1000;
 constexpr int kPollMsWhileWaiting = 5;  // a peer's queue is full
 constexpr int64_t kNameCheckMs = 1000;
+constexpr int64_t kLastWordsMs = 1000;
 
 uint64_t clock_ms() { return static_cast<uint64_t>(now_ms()); }
 
@@ -73,6 +76,7 @@ class HostStore {
       outbox_.flush(socket_, service_.outgoing());
       check_names();
     }
+    deliver_last_words();
     log_info("stopped: %s; %llu refusals, %llu frames of strangers, %llu frames not delivered",
              service_.describe().c_str(), static_cast<unsigned long long>(service_.refusals()),
              static_cast<unsigned long long>(service_.strangers_dropped()),
@@ -81,6 +85,15 @@ class HostStore {
   }
 
  private:
+  // "Stop" may still wait behind a peer that reads slowly.
+  void deliver_last_words() {
+    const Deadline deadline = Deadline::after_ms(kLastWordsMs);
+    while (outbox_.waiting() && !deadline.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMsWhileWaiting));
+      outbox_.flush(socket_, service_.outgoing());
+    }
+  }
+
   Status poll() {
     const uint64_t now = clock_ms();
     const uint64_t deadline = service_.next_deadline_ms();

@@ -210,17 +210,13 @@ TelemetryPublisher::TelemetryPublisher(Socket pub, Socket snapshot, uint64_t int
 
 bool TelemetryPublisher::publish(const ActorTelemetry& telemetry, int64_t now_ms) {
   if (!due(now_ms)) return false;
-  publish_now(telemetry, now_ms);
-  return true;
-}
-
-void TelemetryPublisher::publish_now(const ActorTelemetry& telemetry, int64_t now_ms) {
   ++sequence_;
   next_ms_ = now_ms + interval_ms_;
   const Status sent = pub_.send({{}, document(telemetry)});
   if (!sent)
     log_debug("telemetry %llu: %s", static_cast<unsigned long long>(sequence_),
               sent.text().c_str());
+  return true;
 }
 
 void TelemetryPublisher::answer_snapshots(const ActorTelemetry& telemetry) {
@@ -233,10 +229,6 @@ void TelemetryPublisher::answer_snapshots(const ActorTelemetry& telemetry) {
     const Status sent = snapshot_.send({request.peer, frame});
     if (!sent) log_debug("snapshot: %s", sent.text().c_str());
   }
-}
-
-int TelemetryPublisher::remaining_ms(int64_t now_ms) const {
-  return static_cast<int>(std::clamp<int64_t>(next_ms_ - now_ms, 0, interval_ms_));
 }
 
 std::string TelemetryPublisher::document(const ActorTelemetry& telemetry) const {

@@ -91,15 +91,12 @@ class TelemetryPublisher {
 
   // True when the next document is due; use it to skip the gathering of numbers.
   bool due(int64_t now_ms) const { return now_ms >= next_ms_; }
-  // Publishes if due. Returns whether it did. A change that must be seen at once: publish_now.
+  // Publishes if due. Returns whether it did.
   bool publish(const ActorTelemetry& telemetry, int64_t now_ms);
-  void publish_now(const ActorTelemetry& telemetry, int64_t now_ms);
   // Answers the requests that wait on the snapshot socket, at most kSnapshotsPerCall of them.
   void answer_snapshots(const ActorTelemetry& telemetry);
 
   Socket* snapshot_socket() { return &snapshot_; }  // for poll_sockets
-  // Milliseconds until the next document is due, for a poll timeout.
-  int remaining_ms(int64_t now_ms) const;
 
   static constexpr int kSnapshotsPerCall = 32;
 

@@ -38,7 +38,8 @@ Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* ou
   if (!probed) return probed.status();
   if (probed.value() == JobLock::State::kHeld || launcher_answers(run)) {
     out->context.emplace();
-    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000));
+    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000),
+                               [&run] { return check_live(run); });
     if (!hold) return hold.status();
     out->hold.emplace(std::move(hold).value());
   } else if (probed.value() == JobLock::State::kFree) {

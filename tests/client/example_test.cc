@@ -41,8 +41,8 @@ TEST(ClientExample, TrainsThroughCrashesAndCountsItsSteps) {
   int exit_status = -1;
   EXPECT_EQ(run_example(&exit_status), "done at step 6, 6 steps seen\n");
   EXPECT_EQ(exit_status, 0);
+  EXPECT_EQ(job.seen().steps_applied, 6u);  // and what its thread wrote is now to be read here
   for (int i = 0; i < 17; ++i) EXPECT_EQ(params[i], 1.0f);
-  EXPECT_EQ(job.seen().steps_applied, 6u);
   EXPECT_EQ(job.seen().step.keep_blob, 0u);
 }
 

@@ -210,7 +210,7 @@ TEST_F(MachineTest, FillsItsOwnGradientsOnceAStepAndStopsAfterTheLast) {
   ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
   machine->on_gathered(7, 5);
   EXPECT_EQ(find(turn(), Kind::kFillGradients), nullptr) << "went past the last step";
-  EXPECT_TRUE(machine->finished(5));
+  EXPECT_EQ(machine->published(), 5);
 }
 
 TEST_F(MachineTest, DoesNotReduceWhileItStillFillsItsBuffer) {

@@ -179,8 +179,7 @@ class StoreProcess {
         if (!slots.insert(entry.slot).second)
           return format("slot %u of rank %u twice", entry.slot, r);
       }
-      bool found = false;
-      if (view.blob(Rank{r}, step, &found) != fake_blob(Rank{r}, step)) return "a blob";
+      if (view.blob(Rank{r}, step) != fake_blob(Rank{r}, step)) return "a blob";
     }
     return {};
   }

@@ -147,8 +147,10 @@ TEST(Formats, LoopsOfEveryInstructionSetConvertLikeOneElement) {
   }
   const size_t n = values.size();
   std::vector<uint16_t> bf16(n), f16(n), out(n);
-  std::transform(values.begin(), values.end(), bf16.begin(), bf16_from_f32);
-  std::transform(values.begin(), values.end(), f16.begin(), f16_from_f32);
+  std::transform(values.begin(), values.end(), bf16.begin(),
+                 [](float value) { return bf16_from_f32(value); });
+  std::transform(values.begin(), values.end(), f16.begin(),
+                 [](float value) { return f16_from_f32(value); });
   std::vector<float> back(n);
   for (CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kV3, CpuIsa::kV4}) {
     const CpuLoops* loops = cpu_loops_of(isa);

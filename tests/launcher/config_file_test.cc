@@ -368,7 +368,7 @@ TEST(ConfigOverride, CannotSmuggleInASecondKey) {
 TEST(LoadConfig, SaysWhichFileIsNotThere) {
   const Result<LoadedConfig> loaded = load_config("/no/such/job.toml");
   ASSERT_FALSE(loaded.is_ok());
-  EXPECT_EQ(loaded.status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(loaded.status().code(), StatusCode::kIo);
   EXPECT_NE(loaded.status().message().find("/no/such/job.toml"), std::string::npos);
   EXPECT_EQ(load_config("/").status().code(), StatusCode::kInvalidArgument);
 }

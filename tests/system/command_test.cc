@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "actors/runtime/exit_code.h"
 #include "tests/support/system_job.h"
@@ -149,6 +152,66 @@ TEST(Command, SelftestPassesOnTheGoldenVectorsAndFailsOnAlteredOnes) {
   file.put('\x7f');
   file.close();
   EXPECT_NE(job.command({"selftest", "--golden", altered}).exit_code, 0);
+}
+
+// Half a document, or none, is no success for whoever asked for one.
+TEST(Command, LosingStandardOutputIsAnError) {
+  const std::string program = std::string(OPTLEASE_BIN_DIR) + "/optlease";
+  const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
+  const std::string command = program + " plan " + config + " --json > /dev/full 2> /dev/null";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kIo));
+}
+
+TEST(Command, AReportThatCannotBeWrittenIsRefusedBeforeAnythingStarts) {
+  SystemJob job("report-path");
+  const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
+  const std::vector<std::string> paths = {job.directory(), job.directory() + "/absent/report.json"};
+  for (const std::string& path : paths) {
+    const CommandResult result =
+        job.command({"run", config, "--set", "job.name=\"" + job.name() + "\"", "--report", path});
+    EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kIo)) << result.output;
+    EXPECT_NE(result.output.find(path == job.directory() ? path : job.directory() + "/absent"),
+              std::string::npos)
+        << result.output;
+    EXPECT_TRUE(job.segments().empty());
+  }
+}
+
+TEST(Command, AMissingJobFileIsAFileThatCannotBeRead) {
+  SystemJob job("no-file");
+  for (const char* command : {"plan", "run", "digest"}) {
+    const CommandResult result = job.command({command, job.directory() + "/absent.toml"});
+    EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kIo)) << command << result.output;
+    EXPECT_NE(result.output.find("absent.toml"), std::string::npos) << result.output;
+  }
+}
+
+// A step that never ends (its actor is stopped) keeps a hold waiting; the job's end ends the wait.
+TEST(Command, DigestSaysThatTheJobEndedWhileItWaited) {
+  SystemJob job("end-in-wait");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=60000",
+                             "restart.heartbeat_timeout_s=600", "restart.lease_ms=600000"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  const pid_t actor = job.pid_of("gpu_actor", 0);
+  ASSERT_GT(actor, 0);
+  kill(actor, SIGSTOP);
+  std::thread ender([&job] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    kill(job.launcher_pid(), SIGKILL);
+  });
+  const CommandResult result = job.command({"digest", "{job}", "--timeout-s", "25"}, 60);
+  ender.join();
+  // Between two steps the hold is granted at once: the digest is then complete, and right.
+  if (result.exit_code != 0) {
+    EXPECT_NE(result.exit_code, static_cast<int>(ExitCode::kTimeout)) << result.output;
+    EXPECT_NE(result.output.find("does not run"), std::string::npos) << result.output;
+  }
+  kill(actor, SIGCONT);
+  (void)job.wait(30);
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
 }
 
 TEST(Command, EveryCommandHasHelp) {

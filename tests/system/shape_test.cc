@@ -82,6 +82,10 @@ TEST(Shape, TheArenasStayWithinTheStatePlusFivePercentAndTheWindows) {
   for (const char* name : {"host_bytes_within_contract", "staging_within_budget"}) {
     const Json* check = check_named(report, name);
     ASSERT_NE(check, nullptr) << name;
+#if defined(__SANITIZE_THREAD__)
+    // Its shadow memory is several times what a process holds: that is not in the contract.
+    if (std::string(name) == "host_bytes_within_contract") continue;
+#endif
     EXPECT_EQ((*check)["passed"], true) << check->dump();
   }
   const CommandResult planned =
