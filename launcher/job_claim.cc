@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "actors/wire/socket.h"
 #include "launcher/files.h"
 #include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
@@ -158,6 +159,14 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
     const bool busy = lock.status().code() == StatusCode::kBusy;
     const ExitCode code = busy ? ExitCode::kAlreadyRunning : exit_code_for(lock.status());
     return {std::nullopt, refuse(code, lock.status().message())};
+  }
+  if (is_listening(run.value().launcher_socket())) {
+    // The job lives, and somebody removed its lock's name: ours is no claim to anything.
+    lock.value().release_and_unlink();
+    return {std::nullopt, refuse(ExitCode::kAlreadyRunning,
+                                 "job " + run.value().job_name() +
+                                     " is running, although its lock's name was removed; stop it "
+                                     "with `optlease stop`")};
   }
   JobClaim claim{std::move(run).value(), std::move(lock).value(), false, kNoStep, {}, {}};
   // A cleaner may have removed the bare directory before the lock was ours.

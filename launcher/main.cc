@@ -1,5 +1,7 @@
 // optlease: the launcher and its tools. Arguments only; each command is in commands/.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -54,9 +56,18 @@ ExitCode run(int argc, char** argv) {
   return code == ExitCode::kOk ? ExitCode::kIo : code;
 }
 
+// What a caller closed must not become the number of a file that matters: words written to
+// descriptor 1 would go into it.
+void reserve_standard_descriptors() {
+  int fd = 0;
+  while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) continue;
+  if (fd > STDERR_FILENO) close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  reserve_standard_descriptors();
   // A file past RLIMIT_FSIZE is an error of its write, with words, not a silent end.
   signal(SIGXFSZ, SIG_IGN);
   try {

@@ -13,6 +13,9 @@ namespace {
 
 constexpr size_t kWaitingMax = 1 << 16;  // frames for a store that does not listen
 constexpr uint64_t kHoldTtlMs = 10000;
+constexpr uint64_t kPendingTtlMs =
+    1000;                               // of a hold that nobody has heard of yet: all it may stall
+constexpr int64_t kKeepMs = 5000;       // for the answer to a renewal
 constexpr int64_t kLiveCheckMs = 500;   // a job may end while its hold is waited for
 constexpr int64_t kHoldRepeatMs = 100;  // until the first answer
 
@@ -105,6 +108,7 @@ StoreLink::Arrived StoreLink::receive() {
       out.facts = StoreFacts{frame.as<StatusReplyBody>(), frame.entries<RankStatus>()};
     } else if (frame.kind == MessageKind::kHoldReply) {
       out.hold = frame.as<HoldBody>();
+      out.hold_sequence = frame.header.sequence;
     } else if (frame.kind == MessageKind::kRefused) {
       out.refusal = std::string(frame.payload);
     }
@@ -126,7 +130,7 @@ Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
   while (!deadline.passed()) {
     if (now_ms() - asked_ms >= kHoldRepeatMs) {
       asked_ms = now_ms();
-      sequence = link->request_hold(0, kHoldTtlMs, sequence);
+      sequence = link->request_hold(0, kPendingTtlMs, sequence);
     }
     if (now_ms() - looked_ms >= kLiveCheckMs) {
       looked_ms = now_ms();
@@ -141,8 +145,6 @@ Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
     }
     if (!arrived.hold) continue;
     StepHold hold(std::move(link), *arrived.hold);
-    // The reply may answer any of the repeated requests; the hold counts from the last at most.
-    hold.renewed_ms_ = hold.requested_ms_ = asked_ms;
     OPTLEASE_TRY(hold.keep());
     return hold;
   }
@@ -156,25 +158,29 @@ StepHold::~StepHold() {
   if (link_) link_->release_hold(body_.hold_id);
 }
 
+// A store that was restarted meanwhile knows nothing of the hold and refuses: only an answer to
+// this very request says that the state stood still until now.
 Status StepHold::keep() {
-  const int64_t life = static_cast<int64_t>(kHoldTtlMs);
-  const StoreLink::Arrived arrived = link_->receive();
-  if (arrived.hold && arrived.hold->hold_id == body_.hold_id) {
+  const uint64_t asked = link_->request_hold(body_.hold_id, kHoldTtlMs);
+  const Deadline deadline = Deadline::after_ms(kKeepMs);
+  while (!deadline.passed()) {
+    std::vector<bool> ready;
+    OPTLEASE_TRY(
+        poll_sockets({{link_->socket()}, {}}, deadline.remaining_ms(kHoldRepeatMs), &ready));
+    link_->flush();
+    const StoreLink::Arrived arrived = link_->receive();
+    if (!arrived.refusal.empty()) {
+      return {StatusCode::kPeerLost,
+              "the hold on the job's steps was lost (" + arrived.refusal + "); try again"};
+    }
+    if (!arrived.hold || arrived.hold->hold_id != body_.hold_id) continue;
     if (arrived.hold->step != body_.step) {
       return {StatusCode::kPeerLost, "the job moved to another step while its state was read"};
     }
-    renewed_ms_ = requested_ms_;
+    if (arrived.hold_sequence == asked) return Status::ok();
   }
-  const int64_t now = now_ms();
-  if (now - renewed_ms_ >= life) {
-    return {StatusCode::kPeerLost,
-            "the hold on the job's steps was lost (the host store does not answer); try again"};
-  }
-  if (now - renewed_ms_ >= life / 3 && now - requested_ms_ >= life / 10) {
-    requested_ms_ = now;
-    link_->request_hold(body_.hold_id, kHoldTtlMs);
-  }
-  return Status::ok();
+  return {StatusCode::kPeerLost,
+          "the hold on the job's steps was lost (the host store does not answer); try again"};
 }
 
 }  // namespace optlease

@@ -41,7 +41,8 @@ class StoreLink {
   struct Arrived {
     std::optional<StoreFacts> facts;
     std::optional<HoldBody> hold;
-    std::string refusal;  // empty: none
+    uint64_t hold_sequence = 0;  // of the request that `hold` answers
+    std::string refusal;         // empty: none
   };
   Arrived receive();
 
@@ -67,16 +68,14 @@ class StepHold {
   ~StepHold();
 
   Step step() const { return body_.step; }
-  // Renews the hold when a third of its life has passed; PeerLost once it may have ended, and then
-  // whatever was read since the last renewal must not be trusted.
+  // Renews the hold and waits for the store's answer; PeerLost where it may have ended, and then
+  // whatever was read since the last call must not be trusted.
   Status keep();
 
  private:
   StepHold(std::unique_ptr<StoreLink> link, HoldBody body);
   std::unique_ptr<StoreLink> link_;
   HoldBody body_{};
-  int64_t renewed_ms_ = 0;    // when the last answered request was sent
-  int64_t requested_ms_ = 0;  // when the last request was sent
 };
 
 }  // namespace optlease

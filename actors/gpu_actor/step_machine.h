@@ -84,7 +84,6 @@ class StepMachine {
   Step published() const { return published_; }
   uint64_t group_epoch() const { return group_epoch_; }
   bool attached() const { return attached_; }
-  // A step request may be answered: `step` is committed and its parameters are here.
   // No step of this rank is under way: a trainer may attach and compute gradients.
   bool quiet() const;
   Phase phase() const;

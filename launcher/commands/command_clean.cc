@@ -9,10 +9,11 @@
 namespace optlease {
 namespace {
 
-ExitCode clean_command(const CleanOptions& given, const std::string& job) {
+// `job` null: every job's leftovers. An empty name is no name: it is refused like any bad one.
+ExitCode clean_command(const CleanOptions& given, const std::string* job) {
   CleanOptions options = given;
-  if (!job.empty()) {
-    auto name = job_named(job);
+  if (job != nullptr) {
+    auto name = job_named(*job);
     if (!name) return complain("clean", name.status());
     options.only_job = name.value();
     // Who names a job means it, kept or not.
@@ -41,11 +42,15 @@ void add_clean_command(CLI::App& app, Command* chosen) {
   auto job = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
       "clean", "Remove what jobs that no longer run have left: segments and run directories");
-  command->add_option("job", *job, "Only this job, its kept state included; none: all jobs");
+  const CLI::Option* named =
+      command->add_option("job", *job, "Only this job, its kept state included; none: all jobs");
   command->add_flag("--dry-run", options->dry_run, "Only say what would be removed");
   command->add_flag("--kept,--include-kept", options->include_kept,
                     "Also states that were kept on purpose");
-  command->callback([=] { *chosen = [=] { return clean_command(*options, *job); }; });
+  command->callback([=] {
+    const bool one = named->count() > 0;
+    *chosen = [=] { return clean_command(*options, one ? job.get() : nullptr); };
+  });
 }
 
 }  // namespace optlease

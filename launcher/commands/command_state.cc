@@ -29,7 +29,15 @@ struct RestingState {
   std::optional<StepHold> hold;
   std::optional<JobLock> lock;
   std::optional<JobState> state;
+  bool lock_is_new = false;  // there was none, and there shall be none
+  bool job_ended = false;    // while its next step boundary was waited for
 
+  RestingState() = default;
+  RestingState(const RestingState&) = delete;
+  RestingState& operator=(const RestingState&) = delete;
+  ~RestingState() {
+    if (lock && lock_is_new) lock->release_and_unlink();
+  }
   Status keep() { return hold ? hold->keep() : Status::ok(); }
 };
 
@@ -40,9 +48,11 @@ Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* ou
     out->context.emplace();
     auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000),
                                [&run] { return check_live(run); });
+    out->job_ended = hold.status().code() == StatusCode::kNotFound;
     if (!hold) return hold.status();
     out->hold.emplace(std::move(hold).value());
-  } else if (probed.value() == JobLock::State::kFree) {
+  } else {
+    out->lock_is_new = probed.value() == JobLock::State::kAbsent;
     auto lock = JobLock::acquire(run.lock_segment(), false);
     if (!lock) return lock.status();
     out->lock.emplace(std::move(lock).value());
@@ -76,6 +86,7 @@ ExitCode digest_command(const StateFlags& flags) {
   if (!run) return complain("digest", run.status());
   RestingState resting;
   const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
+  if (resting.job_ended) return complain("digest", rest.message(), ExitCode::kNotRunning);
   if (!rest.is_ok()) return complain("digest", rest);
   auto digest = digest_job(*resting.state, [&resting] { return resting.keep(); });
   if (!digest) return complain("digest", digest.status());
@@ -94,6 +105,7 @@ ExitCode export_command(const StateFlags& flags) {
   if (!run) return complain("export", run.status());
   RestingState resting;
   const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
+  if (resting.job_ended) return complain("export", rest.message(), ExitCode::kNotRunning);
   if (!rest.is_ok()) return complain("export", rest);
   ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
   const Status written =

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -206,12 +207,54 @@ TEST(Command, DigestSaysThatTheJobEndedWhileItWaited) {
   ender.join();
   // Between two steps the hold is granted at once: the digest is then complete, and right.
   if (result.exit_code != 0) {
-    EXPECT_NE(result.exit_code, static_cast<int>(ExitCode::kTimeout)) << result.output;
+    EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kNotRunning)) << result.output;
     EXPECT_NE(result.output.find("does not run"), std::string::npos) << result.output;
   }
   kill(actor, SIGCONT);
   (void)job.wait(30);
   EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+}
+
+TEST(Command, CleanOfAnEmptyNameIsRefused) {
+  SystemJob job("empty-name");
+  EXPECT_EQ(job.command({"clean", "", "--dry-run"}).exit_code,
+            static_cast<int>(ExitCode::kBadConfiguration));
+}
+
+TEST_F(LiveJob, ARunOfItsNameIsRefusedAlsoWithoutItsLock) {
+  const std::string lock =
+      "/dev/shm/optlease." + std::to_string(getuid()) + "." + job.name() + ".lock";
+  ASSERT_TRUE(std::filesystem::remove(lock));
+  const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
+  for (const char* mode : {"--resume", "--fresh"}) {
+    const CommandResult second =
+        job.command({"run", config, "--set", "job.name=\"" + job.name() + "\"", mode});
+    EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::kAlreadyRunning)) << second.output;
+  }
+  EXPECT_FALSE(std::filesystem::exists(lock)) << "the refused run left a lock of its own";
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+}
+
+// A store that is restarted under a digest voids its hold: the digest is right, or it is none.
+TEST(Command, DigestUnderARestartedStoreIsRightOrSaysThatItIsNone) {
+  SystemJob job("hold-lost");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=4000000",
+                             "gradients.nonfinite_steps=[]", "restart.intensity=1000"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(2));
+  for (int round = 0; round < 4; ++round) {
+    const pid_t store = job.pid_of("host_store", -1);
+    std::thread killer([store, round] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 + 30 * round));
+      if (store > 0) kill(store, SIGKILL);
+    });
+    const CommandResult result = job.command({"digest", "{job}", "--json"}, 60);
+    killer.join();
+    EXPECT_NE(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
+  }
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  (void)job.wait(30);
 }
 
 TEST(Command, EveryCommandHasHelp) {
