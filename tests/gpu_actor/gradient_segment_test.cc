@@ -103,9 +103,8 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
     const Status status = open(true).status();
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << bytes;
     const std::string words = format(
-        "gradient segment %s does not have the %llu bytes that the "
-        "open step needs; start again with --fresh, or from a "
-        "checkpoint",
+        "gradient segment %s does not have the %llu bytes that the open step needs; if the job ran "
+        "on another device, resume it there, else start again with --fresh or from a checkpoint",
         name_.c_str(), static_cast<unsigned long long>(bytes_));
     EXPECT_EQ(status.message(), words);
     EXPECT_EQ(bytes_there(), bytes) << "it was changed";
