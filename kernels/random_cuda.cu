@@ -1,5 +1,5 @@
 // The fills of kernels/reduce_cuda.h: values of kernels/random.h, one function of the element each.
-#include "kernels/pack_cuda.h"
+#include "kernels/pack_cuda.cuh"
 #include "kernels/random.h"
 #include "kernels/reduce_cuda.h"
 

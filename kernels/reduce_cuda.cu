@@ -1,6 +1,6 @@
 #include "kernels/reduce_cuda.h"
 
-#include "kernels/pack_cuda.h"
+#include "kernels/pack_cuda.cuh"
 #include "kernels/reduce_cpu.h"
 
 namespace optlease {
