@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kLiveCheckMs = 500;
 constexpr int64_t kRequestBytesMax = 4096;
 // Replies list every process of a job: more than kRankCountMax lines of JSON never come together.
 constexpr int64_t kReplyBytesMax = 4 << 20;
@@ -131,7 +132,8 @@ void ControlServer::reply(const std::string& peer, const std::string& json_text)
 }
 
 Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run,
-                                 const ControlRequest& request, uint64_t timeout_ms) {
+                                 const ControlRequest& request, uint64_t timeout_ms,
+                                 const std::function<Status()>& alive) {
   SocketOptions options;
   options.message_bytes_max = kReplyBytesMax;
   options.linger_ms = 0;
@@ -140,10 +142,14 @@ Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(timeout_ms));
   OPTLEASE_TRY(socket.value().send(Message{"", to_json(request)}));
   Message reply;
+  int64_t looked_ms = now_ms();
   while (!deadline.passed()) {
     std::vector<bool> ready;
     OPTLEASE_TRY(poll_sockets({{&socket.value()}, {}}, deadline.remaining_ms(200), &ready));
     if (socket.value().receive(&reply)) return reply.frame;
+    if (now_ms() - looked_ms < kLiveCheckMs) continue;
+    looked_ms = now_ms();
+    OPTLEASE_TRY(alive());
   }
   return Status(
       StatusCode::kTimeout,

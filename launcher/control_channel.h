@@ -4,6 +4,7 @@
 // "code" (an exit code). Both ends are here so that they agree. Not thread-safe.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,8 +73,10 @@ class ControlServer {
   Socket socket_;
 };
 
-// The tool's end. Timeout where no launcher answers within `timeout_ms`.
+// The tool's end. Timeout where no launcher answers within `timeout_ms`; what `alive` says where
+// the job ends meanwhile (asked about twice a second).
 Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run,
-                                 const ControlRequest& request, uint64_t timeout_ms);
+                                 const ControlRequest& request, uint64_t timeout_ms,
+                                 const std::function<Status()>& alive);
 
 }  // namespace optlease

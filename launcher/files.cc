@@ -46,25 +46,46 @@ Status write_into(const std::string& path, const std::string& text) {
   return write_bytes(fd.get(), text, path);
 }
 
+// Where the bytes for a name go. A link stays a link: what it points to is replaced.
+struct Target {
+  std::string path;
+  bool is_stream = false;  // a device, pipe or socket
+};
+
+Result<Target> target_of(const std::string& named) {
+  struct stat found {};
+  if (stat(named.c_str(), &found) != 0) return Target{named, false};
+  if (S_ISDIR(found.st_mode)) {
+    return Status(StatusCode::kInvalidArgument, named + " is a directory: name a file");
+  }
+  if (!S_ISREG(found.st_mode)) return Target{named, true};
+  std::error_code unresolved;
+  const std::string path = std::filesystem::canonical(named, unresolved).string();
+  if (unresolved) return Status(StatusCode::kIo, named + ": " + unresolved.message());
+  return Target{path, false};
+}
+
+std::string temporary_beside(const std::string& path) {
+  return path + format(".%d.tmp", static_cast<int>(getpid()));
+}
+
+UniqueFd create_temporary(const std::string& path) {
+  return UniqueFd(retry_eintr([&] {
+    return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }));
+}
+
 }  // namespace
 
 Status write_file_atomically(const std::string& named, const std::string& text) {
-  struct stat found {};
-  const bool exists = stat(named.c_str(), &found) == 0;
-  if (exists && S_ISDIR(found.st_mode)) {
-    return {StatusCode::kInvalidArgument, named + " is a directory: name a file"};
-  }
-  if (exists && !S_ISREG(found.st_mode)) return write_into(named, text);
-  // A link stays a link: what it points to is replaced.
-  std::error_code unresolved;
-  const std::string path = exists ? std::filesystem::canonical(named, unresolved).string() : named;
-  if (unresolved) return {StatusCode::kIo, named + ": " + unresolved.message()};
-  const std::string temporary = path + format(".%d.tmp", static_cast<int>(getpid()));
+  Result<Target> target = target_of(named);
+  if (!target.is_ok()) return target.status();
+  if (target.value().is_stream) return write_into(named, text);
+  const std::string& path = target.value().path;
+  const std::string temporary = temporary_beside(path);
   Status status;
   {
-    const UniqueFd fd(retry_eintr([&] {
-      return open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    }));
+    const UniqueFd fd = create_temporary(temporary);
     if (!fd) return io_error("cannot create", temporary);
     status = write_all(fd.get(), text, temporary);
   }
@@ -75,22 +96,34 @@ Status write_file_atomically(const std::string& named, const std::string& text) 
   return status;
 }
 
-Status check_writable(const std::string& path) {
-  struct stat found {};
-  const bool exists = stat(path.c_str(), &found) == 0;
-  if (exists && S_ISDIR(found.st_mode)) {
-    return {StatusCode::kInvalidArgument, path + " is a directory: name a file"};
+// Does what the writer will do, short of the bytes and the rename.
+Status check_writable(const std::string& named) {
+  Result<Target> target = target_of(named);
+  if (!target.is_ok()) return target.status();
+  if (target.value().is_stream) {
+    return access(named.c_str(), W_OK) == 0 ? Status::ok() : io_error("cannot write", named);
   }
-  if (exists && !S_ISREG(found.st_mode)) {
-    return access(path.c_str(), W_OK) == 0 ? Status::ok() : io_error("cannot write", path);
+  const std::string& path = target.value().path;
+  const std::string temporary = temporary_beside(path);
+  if (!create_temporary(temporary)) return io_error("cannot create", temporary);
+  unlink(temporary.c_str());
+  // In a sticky directory only the owner of a file, or of the directory, may replace it.
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  struct stat file {
+  }, directory{};
+  const bool replaces = stat(path.c_str(), &file) == 0;
+  if (!replaces || stat(parent.empty() ? "." : parent.c_str(), &directory) != 0) {
+    return Status::ok();
   }
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string directory = parent.empty() ? "." : parent;
-  if (access(directory.c_str(), W_OK | X_OK) == 0) {
-    if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return Status::ok();
-    errno = ENOTDIR;
+  const uid_t me = geteuid();
+  if ((directory.st_mode & S_ISVTX) != 0 && me != 0 && file.st_uid != me &&
+      directory.st_uid != me) {
+    return {
+        StatusCode::kPermission,
+        format("%s belongs to user %u and lies in a sticky directory: user %u cannot replace it",
+               path.c_str(), file.st_uid, me)};
   }
-  return io_error("cannot write in", directory);
+  return Status::ok();
 }
 
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {

@@ -153,6 +153,7 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
   auto run = RunDirectory::of(plan.segment.job_name);
   if (!run) return {std::nullopt, refuse(run.status())};
+  const bool was_there = access(run.value().path().c_str(), F_OK) == 0;
   if (const Status made = run.value().create(); !made.is_ok()) return {std::nullopt, refuse(made)};
   auto lock = JobLock::acquire(run.value().lock_segment(), false);
   if (!lock) {
@@ -173,11 +174,9 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
   if (const Status made = claim.run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
   ClaimFailure failure = prepare(plan, mode, &claim);
   if (failure.text.empty()) return {std::move(claim), {}};
-  // A refusal leaves nothing new behind.
-  if (segments_of_job(claim.run).size() <= 1) {
-    (void)empty_run_directory(claim.run, true).is_ok();
-    claim.lock.release_and_unlink();
-  }
+  // A refusal leaves nothing new behind, and the logs of an earlier run where they are.
+  if (!was_there) (void)empty_run_directory(claim.run, true).is_ok();
+  if (segments_of_job(claim.run).size() <= 1) claim.lock.release_and_unlink();
   return {std::nullopt, std::move(failure)};
 }
 

@@ -22,6 +22,8 @@ while [ $# -gt 0 ]; do
   esac
 done
 
+export OPTLEASE_TEST_SEED=${OPTLEASE_TEST_SEED:-$(date +%s)}
+echo "seed: $OPTLEASE_TEST_SEED"
 bash tests/install_dependencies.sh
 echo "configure: preset $preset"
 cmake --preset "$preset" -DOPTLEASE_TESTS=ON

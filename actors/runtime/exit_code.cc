@@ -69,7 +69,7 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kStoreLost:
       return "the host store is gone and does not come back";
     case ExitCode::kCorruptState:
-      return "a checksum or table of the state does not hold; go back to a snapshot";
+      return "a checksum or table of the state does not hold; start again with --fresh";
     case ExitCode::kReplaced:
       return "a newer process of this rank runs; nothing to do";
     case ExitCode::kLauncherLost:

@@ -13,6 +13,8 @@
 namespace optlease {
 namespace {
 
+constexpr int kMakeAttempts = 8;
+
 bool is_job_name_byte(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
          c == '-';
@@ -21,17 +23,28 @@ bool is_job_name_byte(char c) {
 // Makes `path` where it is missing, then checks what is really there: a directory that somebody
 // else prepared (or a symlink to one) would let them see and replace the job's sockets.
 Status make_private_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  struct stat found {};
+  int made = 0, looked = 0;
+  // A cleaner may remove the directory between the two calls, and again.
+  for (int attempt = 0; attempt < kMakeAttempts; ++attempt) {
+    made = ::mkdir(path.c_str(), 0700);
+    if (made != 0 && errno != EEXIST) break;
+    looked = ::lstat(path.c_str(), &found);
+    if (looked == 0 || errno != ENOENT) {
+      made = 0;
+      break;
+    }
+  }
+  if (made != 0) {
     const int error = errno;
-    const StatusCode code = error == ENOENT   ? StatusCode::kNotFound
+    const StatusCode code = error == ENOENT   ? StatusCode::kIo
                             : error == ENOSPC ? StatusCode::kNoSpace
                                               : StatusCode::kPermission;
     return Status(code, format("the run directory %s cannot be made: %s; set XDG_RUNTIME_DIR to a "
                                "directory of yours, or unset it to use /tmp",
                                path.c_str(), std::strerror(error)));
   }
-  struct stat found {};
-  if (::lstat(path.c_str(), &found) != 0) {
+  if (looked != 0) {
     return Status(StatusCode::kIo, format("lstat of %s: %s", path.c_str(), std::strerror(errno)));
   }
   if (S_ISLNK(found.st_mode)) {

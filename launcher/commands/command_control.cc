@@ -36,7 +36,11 @@ ExitCode ask(const char* command, const RunDirectory& run, const ControlFlags& f
   if (!live.is_ok()) return complain(command, live);
   SocketContext context;
   auto reply =
-      ask_launcher(context, run, flags.request, static_cast<uint64_t>(flags.timeout_s * 1000));
+      ask_launcher(context, run, flags.request, static_cast<uint64_t>(flags.timeout_s * 1000),
+                   [&run] { return check_live(run); });
+  if (reply.status().code() == StatusCode::kNotFound) {
+    return complain(command, reply.status().message(), ExitCode::kNotRunning);
+  }
   if (!reply) return complain(command, reply.status());
   *out = json::parse(reply.value(), nullptr, false);
   if (!out->is_object()) {

@@ -101,7 +101,9 @@ ExitCode status_command(const StatusFlags& flags) {
   if (!live.is_ok()) return complain("status", live);
   SocketContext context;
   auto reply = ask_launcher(context, run.value(), ControlRequest{},
-                            static_cast<uint64_t>(flags.timeout_s * 1000));
+                            static_cast<uint64_t>(flags.timeout_s * 1000),
+                            [&run] { return check_live(run.value()); });
+  if (reply.status().code() == StatusCode::kNotFound) return dead_job(run.value(), flags);
   if (!reply) return complain("status", reply.status());
   const Json status = Json::parse(reply.value(), nullptr, false);
   if (!status.is_object() || !status.contains("processes")) {

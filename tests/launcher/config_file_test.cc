@@ -297,6 +297,22 @@ TEST(ConfigFile, SaysWhereATextIsNoToml) {
   EXPECT_NE(parsed.text.find("this is no TOML"), std::string::npos);
 }
 
+// Deep enough to end the process, were it parsed: tables are taken down by recursion.
+TEST(ConfigFile, RefusesKeysOfVeryManyParts) {
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "a.";
+  for (const std::string& text : {deep + "b = 1", "[" + deep + "b]", "x = {" + deep + "b = 1}"}) {
+    const Parsed parsed = parse_text("# first\n" + text + "\n");
+    ASSERT_EQ(parsed.errors.size(), 1u);
+    EXPECT_EQ(parsed.errors[0].place, "job.toml:2:1");
+  }
+  EXPECT_FALSE(parse_whole("", {deep + "b=1"}).ok);
+  EXPECT_FALSE(parse_whole("", {"trainer.environment={" + deep + "b=1}"}).ok);
+  EXPECT_EQ(
+      parse_text("# dots in words " + std::string(200, '"') + "\n").errors[0].text.find("parts"),
+      std::string::npos);
+}
+
 TEST(ConfigFile, RefusesAKeyThatIsGivenTwice) {
   const Parsed parsed = parse_whole("[optimizer]\nlr = 1\nlr = 2\n");
   ASSERT_FALSE(parsed.ok);

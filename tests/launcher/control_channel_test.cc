@@ -64,7 +64,7 @@ TEST(ControlChannel, ALauncherAnswersATool) {
     ControlRequest request;
     request.command = Command::kStop;
     request.keep = true;
-    const auto reply = ask_launcher(own, run.value(), request, 60000);
+    const auto reply = ask_launcher(own, run.value(), request, 60000, [] { return Status::ok(); });
     if (reply) answer = reply.value();
   });
   std::optional<ControlServer::Received> received;
@@ -90,10 +90,16 @@ TEST(ControlChannel, SilenceIsATimeoutThatNamesTheSocket) {
   const auto run = RunDirectory::of("nobody");
   ASSERT_TRUE(run.is_ok());
   SocketContext context;
-  const auto reply = ask_launcher(context, run.value(), ControlRequest{}, 100);
+  const auto reply =
+      ask_launcher(context, run.value(), ControlRequest{}, 100, [] { return Status::ok(); });
   ASSERT_FALSE(reply.is_ok());
   EXPECT_EQ(reply.status().code(), StatusCode::kTimeout);
   EXPECT_NE(reply.status().message().find("launcher.sock"), std::string::npos);
+  // A job that ends meanwhile ends the wait with its word, long before the time is over.
+  const auto ended = ask_launcher(context, run.value(), ControlRequest{}, 60000, [] {
+    return Status(StatusCode::kNotFound, "job nobody does not run");
+  });
+  EXPECT_EQ(ended.status().code(), StatusCode::kNotFound);
   unsetenv("XDG_RUNTIME_DIR");
 }
 

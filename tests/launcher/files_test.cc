@@ -54,5 +54,29 @@ TEST(Files, ALinkStaysALinkAndADirectoryIsRefused) {
   EXPECT_EQ(write_file_atomically(directory.path(), "x").code(), StatusCode::kInvalidArgument);
 }
 
+// What check_writable says before the work is what the writer finds after it.
+TEST(Files, CheckWritableForetellsTheWriterAndLeavesNothing) {
+  TempDirectory directory, elsewhere;
+  const std::string target = elsewhere.path() + "/target";
+  const std::string link = directory.path() + "/link";
+  std::ofstream(target) << "old";
+  std::filesystem::create_symlink(target, link);
+  const std::vector<std::string> names = {
+      link,        target,           directory.path() + "/new",
+      "/dev/null", directory.path(), directory.path() + "/absent/new"};
+  for (const std::string& name : names) {
+    const Status said = check_writable(name);
+    EXPECT_EQ(text_of(target), "old") << name;
+    EXPECT_EQ(said.code(), write_file_atomically(name, "x").code()) << name;
+    std::ofstream(target) << "old";
+  }
+  size_t entries = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+    ++entries;
+  }
+  EXPECT_EQ(entries, 2u) << "the link, and what was written";
+}
+
 }  // namespace
 }  // namespace optlease

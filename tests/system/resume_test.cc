@@ -129,7 +129,8 @@ TEST(Resume, ACrashLoopEndsTheJobWithItsReasonAndKeepsTheState) {
           {"trainer.command=[\"/bin/false\"]", "restart.intensity=3", "restart.backoff_ms=1"});
   job.start();
   const CommandResult result = job.wait(60);
-  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kTrainerFailed)) << result.output;
+  EXPECT_NE(result.output.find("restart_intensity_exceeded"), std::string::npos) << result.output;
   EXPECT_FALSE(job.segments().empty())
       << "the state of a failed job is kept for --resume: " << result.output;
   const CommandResult clean = job.command({"clean", "{job}"});

@@ -135,7 +135,7 @@ TEST_F(Endpoints, RefusesADirectoryOfAnotherUser) {
 TEST_F(Endpoints, SaysWhatToDoWhereTheParentIsMissing) {
   ::setenv("XDG_RUNTIME_DIR", (base_ + "/absent").c_str(), 1);
   const Status status = RunDirectory::of("job").value().create();
-  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), StatusCode::kIo);
   EXPECT_NE(status.message().find("XDG_RUNTIME_DIR"), std::string::npos);
 }
 
