@@ -167,7 +167,9 @@ void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervis
   report->rehearsals_wanted = supervisor.rehearsals().wanted();
   report->rehearsals_done = supervisor.rehearsals().done();
   report->unreaped = core.unreaped();
-  report->real_buffer_bytes = supervisor.buffer_bytes_peak();
+  // On another device than the CPU the vault's buffers are that device's memory, not the host's.
+  (plan.device == "cpu" ? report->real_buffer_bytes : report->real_device_buffer_bytes) =
+      supervisor.buffer_bytes_peak();
   report->real_process_bytes = supervisor.process_bytes_peak();
   report->real_shm_bytes = segment_bytes_of_job(claim.run);
   report->segments = segments_of_job(claim.run);

@@ -59,7 +59,10 @@ RankNeeds needs_of_rank(const JobPlan& plan, Rank rank) {
     needs.parameter_bytes += space.elements * bytes_of(space.param_dtype);
     needs.gradient_bytes += space.elements * bytes_of(space.grad_dtype);
   }
-  if (plan.device != "cpu") add_device_needs(plan, rank, &needs);
+  if (plan.device == "cpu") return needs;
+  // The segment saves the shards behind a header.
+  if (needs.gradient_shard_bytes > 0) needs.gradient_shard_bytes += kSavedShardsOffset;
+  add_device_needs(plan, rank, &needs);
   return needs;
 }
 

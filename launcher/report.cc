@@ -62,6 +62,7 @@ Json memory_json_of(const RunReport& report) {
       {"real_bytes", report.real_shm_bytes + report.real_buffer_bytes + report.real_process_bytes},
       {"real_shm_bytes", report.real_shm_bytes},
       {"real_buffer_bytes", report.real_buffer_bytes},
+      {"real_device_buffer_bytes", report.real_device_buffer_bytes},
       {"real_process_bytes", report.real_process_bytes}};
 }
 

@@ -67,8 +67,9 @@ struct RunReport {
 
   uint64_t planned_memory_bytes = 0;
   uint64_t planned_shm_bytes = 0;
-  uint64_t real_shm_bytes = 0;      // segments, at the end
-  uint64_t real_buffer_bytes = 0;   // parameters and gradients that the vault held
+  uint64_t real_shm_bytes = 0;     // segments, at the end
+  uint64_t real_buffer_bytes = 0;  // parameters and gradients that the vault held, host memory
+  uint64_t real_device_buffer_bytes = 0;  // the same, with the shards, in the GPUs' memory
   uint64_t real_process_bytes = 0;  // largest sum of the children's private memory seen (VmRSS less
                                     // RssShmem and RssFile)
 

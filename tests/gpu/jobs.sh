@@ -39,7 +39,11 @@ run() {
 same() {
   local got
   got=$(digest_of "$work/$1.json")
-  if [ -n "$got" ] && [ "$got" = "$2" ]; then say "$1: digest $got"; return; fi
+  if [ -n "$got" ] && [ "$got" = "$2" ]; then
+    grep -q '"status": "passed"' "$work/$1.json" || fail "$1: right digest, but its report did not pass: $(tr -d '\n' < "$work/$1.json" | grep -o '"detail": "[^"]*", *"name": "[^"]*", *"passed": false')"
+    say "$1: digest $got"
+    return
+  fi
   fail "$1: digest '$got', wanted '$2'"
   tail -20 "$work/$1.log" "$work/optlease/$1/"*.log 2> /dev/null
 }
@@ -76,6 +80,7 @@ killed() {
     flag=--resume
   done
   say "$name: $i kills"
+  [ "$i" -gt 0 ] || fail "$name was over before it was killed; give more --elements or --steps"
   same "$name" "$wanted"
 }
 

@@ -79,8 +79,11 @@ TEST(MemoryContract, CountsOnlyTheSpacesOfARank) {
 
 TEST(MemoryContract, CountsPinnedArenasOnTheCudaDeviceAlone) {
   JobPlan plan = bf16_plan();
+  const uint64_t shard_bytes = needs_of(plan).ranks[0].gradient_shard_bytes;
   plan.device = "cuda";
   const MemoryNeeds needs = needs_of(plan);
+  EXPECT_EQ(needs.ranks[0].gradient_shard_bytes, shard_bytes + kSavedShardsOffset)
+      << "the segment that saves them has a header";
   EXPECT_EQ(needs.pinned_bytes(), std::max(needs.ranks[0].arena_bytes, needs.ranks[1].arena_bytes));
 }
 
@@ -171,7 +174,7 @@ TEST(MemoryContract, CountsDeviceMemoryOnTheGpuAndNotOnTheHost) {
   EXPECT_EQ(needs.ranks[0].device_shard_bytes, 100032u * 4);
   EXPECT_EQ(needs.ranks[0].device_bytes, 4u * (2 << 20));
   EXPECT_GT(needs.ranks[0].device_headroom_bytes, 256u << 20);
-  EXPECT_EQ(needs.shared_memory_bytes(), host.shared_memory_bytes());
+  EXPECT_EQ(needs.shared_memory_bytes(), host.shared_memory_bytes() + 2 * kSavedShardsOffset);
   EXPECT_EQ(needs.memory_bytes(), needs.shared_memory_bytes() + needs.process_bytes);
   const uint64_t a_rank = needs.ranks[0].device_bytes + needs.ranks[0].device_headroom_bytes;
   EXPECT_EQ(needs.device_bytes(2), a_rank);

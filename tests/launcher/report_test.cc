@@ -78,6 +78,11 @@ TEST(Report, EveryCheckCanFail) {
       check_of(spoiled([](auto& r) { r.real_shm_bytes = 501; }), "host_bytes_within_contract"));
   EXPECT_FALSE(
       check_of(spoiled([](auto& r) { r.real_process_bytes = 501; }), "host_bytes_within_contract"));
+  EXPECT_FALSE(
+      check_of(spoiled([](auto& r) { r.real_buffer_bytes = 501; }), "host_bytes_within_contract"));
+  EXPECT_TRUE(check_of(spoiled([](auto& r) { r.real_device_buffer_bytes = 1u << 30; }),
+                       "host_bytes_within_contract"))
+      << "a GPU's memory is not the host's";
   EXPECT_FALSE(check_of(spoiled([](auto& r) { r.segments_left = {"/x"}; }), "no_segments_left"));
   EXPECT_FALSE(check_of(spoiled([](auto& r) { r.unreaped = {"x"}; }), "no_processes_left"));
   EXPECT_FALSE(check_of(spoiled([](auto& r) { r.rehearsals_wanted = 1; }), "all_rehearsals_done"));
