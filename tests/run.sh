@@ -5,7 +5,7 @@
 #   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
-#   bash tests/run.sh --seed N            the seed of the random kills (printed by every run)
+#   bash tests/run.sh --seed N            repeats the random kills of a run; its seed is in LastTest.log
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,8 +22,6 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-export OPTLEASE_TEST_SEED=${OPTLEASE_TEST_SEED:-$(date +%s)}
-echo "seed: $OPTLEASE_TEST_SEED"
 bash tests/install_dependencies.sh
 echo "configure: preset $preset"
 cmake --preset "$preset" -DOPTLEASE_TESTS=ON
