@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "launcher/toml_depth.h"
+
 namespace optlease {
 namespace {
 
@@ -79,33 +81,6 @@ ConfigValue convert(const toml::node& node, const Placer& place) {
     }
   });
   return value;
-}
-
-constexpr size_t kKeyPartsMax = 64;
-
-// The line, from 1, of a key of more than kKeyPartsMax dotted parts; 0: none. The parser limits
-// nested values but makes a table a part of a dotted key, and such a tower is taken down by
-// recursion. Strings are skipped; a dot that no separator follows belongs to the same key.
-size_t line_of_deep_key(const std::string& text) {
-  size_t line = 1, dots = 0;
-  char quote = '\0';
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') {
-      ++line;
-      dots = 0;
-    } else if (quote != '\0') {
-      if (c == '\\' && quote == '"') ++i;
-      if (c == quote) quote = '\0';
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-    } else if (c == '.') {
-      if (++dots >= kKeyPartsMax) return line;
-    } else if (std::string_view("=,[]{}#").find(c) != std::string_view::npos) {
-      dots = 0;
-    }
-  }
-  return 0;
 }
 
 // The value after "key=" of an override; nothing where it is no TOML value.
@@ -182,8 +157,10 @@ std::string found_text(const ConfigValue& value) {
 bool parse_toml(const std::string& text, const std::string& file, ConfigValue* root,
                 std::vector<ConfigError>* errors) {
   if (const size_t line = line_of_deep_key(text); line != 0) {
-    errors->push_back({format("%s:%zu:1", file.c_str(), line), "",
-                       format("a key has more than %zu parts", kKeyPartsMax)});
+    errors->push_back(
+        {format("%s:%zu:1", file.c_str(), line), "",
+         format("a key has more than %zu parts, those of the tables around it included",
+                kTableDepthMax)});
     return false;
   }
   try {
@@ -213,7 +190,10 @@ void apply_override(const std::string& override_text, ConfigValue* root,
   }
   const std::string path = override_text.substr(0, equals);
   if (line_of_deep_key(path) != 0) {
-    errors->push_back({place, "", format("a key has more than %zu parts", kKeyPartsMax)});
+    errors->push_back(
+        {place, "",
+         format("a key has more than %zu parts, those of the tables around it included",
+                kTableDepthMax)});
     return;
   }
   const std::string text = override_text.substr(equals + 1);

@@ -54,7 +54,11 @@ struct Target {
 
 Result<Target> target_of(const std::string& named) {
   struct stat found {};
-  if (stat(named.c_str(), &found) != 0) return Target{named, false};
+  if (stat(named.c_str(), &found) != 0) {
+    if (lstat(named.c_str(), &found) != 0) return Target{named, false};
+    return Status(StatusCode::kInvalidArgument,
+                  named + " is a link to nothing: name the file, or remove the link");
+  }
   if (S_ISDIR(found.st_mode)) {
     return Status(StatusCode::kInvalidArgument, named + " is a directory: name a file");
   }

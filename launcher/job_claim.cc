@@ -97,8 +97,8 @@ ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* cla
   return {};
 }
 
-// Removes what stands in the way of a new job, or says why it must not be.
-ClaimFailure make_room(StartMode mode, const Found& found, JobClaim* claim) {
+// Says why what stands in the way of a new job must not be removed, or what will be.
+ClaimFailure may_make_room(StartMode mode, const Found& found, JobClaim* claim) {
   const std::string& job = claim->run.job_name();
   switch (found.kind) {
     case Found::Kind::kNothing:
@@ -122,7 +122,7 @@ ClaimFailure make_room(StartMode mode, const Found& found, JobClaim* claim) {
       break;
     }
   }
-  return refuse(remove_segments(claim->run));
+  return {};
 }
 
 ClaimFailure check_memory(const JobPlan& plan, const RunDirectory& run) {
@@ -136,9 +136,13 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
   {
     const Found found = look(claim->run);
     failure = mode == StartMode::kResume ? check_resume(plan, found, claim)
-                                         : make_room(mode, found, claim);
+                                         : may_make_room(mode, found, claim);
   }
+  // What is removed counts as free; a job that does not fit costs no earlier state.
   if (failure.text.empty()) failure = check_memory(plan, claim->run);
+  if (failure.text.empty() && mode != StartMode::kResume) {
+    failure = refuse(remove_segments(claim->run));
+  }
   if (failure.text.empty())
     failure = refuse(mode == StartMode::kResume ? remove_sockets_of(claim->run)
                                                 : empty_run_directory(claim->run, false));

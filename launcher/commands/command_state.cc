@@ -1,10 +1,13 @@
 // optlease digest, optlease export
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
+#include "actors/runtime/clock.h"
 #include "launcher/commands/commands.h"
 #include "launcher/job_state.h"
 #include "launcher/store_link.h"
@@ -14,6 +17,7 @@ namespace optlease {
 namespace {
 
 using Json = nlohmann::ordered_json;
+constexpr int kLockRetryMs = 20;
 
 struct StateFlags {
   std::string job;
@@ -41,21 +45,40 @@ struct RestingState {
   Status keep() { return hold ? hold->keep() : Status::ok(); }
 };
 
+// Takes the lock of a job that does not run. Where another tool reads this state it will be done
+// soon; Busy where the lock is not to be had by then, or a launcher answers.
+Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* out) {
+  while (true) {
+    auto probed = JobLock::try_probe(run.lock_segment());
+    if (!probed) return probed.status();
+    Status busy(StatusCode::kBusy, "the lock of job " + run.job_name() + " is held");
+    if (launcher_answers(run)) return busy;
+    if (probed.value() != JobLock::State::kHeld) {
+      auto lock = JobLock::acquire(run.lock_segment(), false);
+      if (lock) {
+        out->lock_is_new = probed.value() == JobLock::State::kAbsent;
+        out->lock.emplace(std::move(lock).value());
+        return Status::ok();
+      }
+      if (lock.status().code() != StatusCode::kBusy) return lock.status();
+    }
+    if (deadline.passed()) return busy;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kLockRetryMs));
+  }
+}
+
 Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* out) {
-  auto probed = JobLock::try_probe(run.lock_segment());
-  if (!probed) return probed.status();
-  if (probed.value() == JobLock::State::kHeld || launcher_answers(run)) {
+  const auto timeout_ms = static_cast<int64_t>(timeout_s * 1000);
+  const Status locked = lock_at_rest(run, Deadline::after_ms(timeout_ms), out);
+  if (locked.code() == StatusCode::kBusy) {
     out->context.emplace();
-    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_s * 1000),
+    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_ms),
                                [&run] { return check_live(run); });
     out->job_ended = hold.status().code() == StatusCode::kNotFound;
     if (!hold) return hold.status();
     out->hold.emplace(std::move(hold).value());
-  } else {
-    out->lock_is_new = probed.value() == JobLock::State::kAbsent;
-    auto lock = JobLock::acquire(run.lock_segment(), false);
-    if (!lock) return lock.status();
-    out->lock.emplace(std::move(lock).value());
+  } else if (!locked.is_ok()) {
+    return locked;
   }
   auto state = JobState::open(run);
   if (!state) return state.status();

@@ -76,6 +76,11 @@ TEST(Files, CheckWritableForetellsTheWriterAndLeavesNothing) {
     ++entries;
   }
   EXPECT_EQ(entries, 2u) << "the link, and what was written";
+  const std::string dangling = directory.path() + "/dangling";
+  std::filesystem::create_symlink(elsewhere.path() + "/nothing", dangling);
+  EXPECT_EQ(check_writable(dangling).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(write_file_atomically(dangling, "x").code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(std::filesystem::is_symlink(dangling));
 }
 
 }  // namespace

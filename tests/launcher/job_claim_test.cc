@@ -183,6 +183,23 @@ TEST_F(JobClaimTest, AMachineThatIsTooSmallIsRefusedWithNumbers) {
   EXPECT_TRUE(segments_of_job(*run_).empty());
 }
 
+// Whoever asks for a job that does not fit keeps the state that he has, also with --fresh.
+TEST_F(JobClaimTest, ARefusalForMemoryCostsNoEarlierState) {
+  make_state(7);
+  const std::vector<std::string> before = segments_of_job(*run_);
+  JobPlan larger = plan_;
+  larger.segment.spaces[0].tensors[0].shape = {1ull << 40};
+  larger.segment.spaces[0].tensors[0].elements = 0;
+  ASSERT_TRUE(lay_out(&larger.segment, 64ull << 20).is_ok());
+  const ClaimOutcome outcome = claim_job(larger, StartMode::kFresh);
+  ASSERT_FALSE(outcome.claim);
+  EXPECT_EQ(outcome.failure.code, ExitCode::kNoResources) << outcome.failure.text;
+  for (const std::string& name : before) EXPECT_TRUE(Segment::exists(name)) << name;
+  auto state = JobState::open(*run_);
+  ASSERT_TRUE(state.is_ok()) << state.status().text();
+  EXPECT_EQ(state.value().view().step_committed(), 7);
+}
+
 TEST_F(JobClaimTest, AStepThatWasLeftHalfWayIsNotAtRest) {
   make_state(7);
   auto store = ChunkStore::recover(plan_.segment, names());

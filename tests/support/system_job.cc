@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -87,7 +88,7 @@ uint64_t test_seed() {
 bool long_tests() { return std::getenv("OPTLEASE_TEST_LONG") != nullptr; }
 
 SystemJob::SystemJob(const std::string& name) {
-  static int serial = 0;
+  static std::atomic<int> serial{0};  // tests run commands side by side
   name_ = format("t%d-%d-%s", static_cast<int>(getpid()), serial++, name.c_str()).substr(0, 40);
   char pattern[] = "/tmp/optlease-test-XXXXXX";
   directory_ = mkdtemp(pattern);
@@ -188,12 +189,12 @@ Json SystemJob::run(const std::vector<std::string>& flags, int timeout_s) {
 }
 
 CommandResult SystemJob::command(std::vector<std::string> args, int timeout_s) const {
-  static int serial = 0;
+  static std::atomic<int> serial{0};  // tests run commands side by side
   for (std::string& arg : args) {
     if (arg == "{job}") arg = name_;
   }
   args.insert(args.begin(), std::string(OPTLEASE_BIN_DIR) + "/optlease");
-  const std::string output = format("%s/command.%d.out", directory_.c_str(), serial++);
+  const std::string output = format("%s/command.%d.out", directory_.c_str(), serial.fetch_add(1));
   const pid_t pid = spawn(args, environment(), output);
   if (pid == 0) return {};
   CommandResult result = wait_for(pid, timeout_s, output);

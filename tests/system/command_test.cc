@@ -215,6 +215,28 @@ TEST(Command, DigestSaysThatTheJobEndedWhileItWaited) {
   EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
 }
 
+// Readers of a state at rest wait for each other: none takes another tool's lock for a live job.
+TEST(Command, SeveralDigestsOfAKeptJobAllAnswer) {
+  SystemJob job("several");
+  job.use("synthetic.toml", {"job.steps=3", "model.elements=2000000", "job.keep_state=true",
+                             "gradients.nonfinite_steps=[]"});
+  const Json report = job.run();
+  std::vector<std::thread> tools;
+  std::vector<CommandResult> results(4);
+  for (CommandResult& result : results) {
+    tools.emplace_back([&job, &result] {
+      result = job.command({"digest", "{job}", "--json"}, 60);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  for (std::thread& tool : tools) tool.join();
+  for (const CommandResult& result : results) {
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_EQ(Json::parse(result.output)["state_digest"], report["state_digest"]);
+  }
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+}
+
 TEST(Command, CleanOfAnEmptyNameIsRefused) {
   SystemJob job("empty-name");
   EXPECT_EQ(job.command({"clean", "", "--dry-run"}).exit_code,
