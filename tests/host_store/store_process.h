@@ -206,9 +206,11 @@ class StoreProcess {
   }
 
  private:
-  // As the launcher does after each start of the store.
+  // As the launcher does after each start of the store: over a new connection, since what an old
+  // one sends before it notices the death is lost.
   void tell_started() {
-    if (!launcher_) launcher_.emplace(connect("launcher"));
+    launcher_.reset();
+    launcher_.emplace(connect("launcher"));
     for (uint32_t r = 0; r < kRanks; ++r) {
       (void)launcher_
           ->send({"",
