@@ -36,6 +36,20 @@ std::vector<int64_t> steps_shown(const Json& curve) {
   return steps;
 }
 
+// A run that was stopped early is compared as far as it went.
+std::string curves_verdict(const Json& a, const Json& b) {
+  const size_t common = std::min(a.size(), b.size());
+  if (!std::equal(a.begin(), a.begin() + static_cast<ptrdiff_t>(common), b.begin())) {
+    return "The loss curves differ.\n";
+  }
+  if (a.size() == b.size()) {
+    return "All " + std::to_string(common) + " losses are equal to the last bit.\n";
+  }
+  return format("The first %zu losses are equal to the last bit; only the %s has %zu more.\n",
+                common, a.size() > b.size() ? "first" : "second",
+                std::max(a.size(), b.size()) - common);
+}
+
 std::string curves_text(const Json& a, const Json& b) {
   const Json& curve_a = a.at("loss_curve");
   const Json& curve_b = b.at("loss_curve");
@@ -45,10 +59,7 @@ std::string curves_text(const Json& a, const Json& b) {
     text += format("%8lld  %14s  %14s\n", static_cast<long long>(step),
                    loss_at(curve_a, step).c_str(), loss_at(curve_b, step).c_str());
   }
-  text += curve_a == curve_b
-              ? "All " + std::to_string(curve_a.size()) + " losses are equal to the last bit.\n"
-              : "The loss curves differ.\n";
-  return text;
+  return text + curves_verdict(curve_a, curve_b);
 }
 
 std::string deaths_text(const std::string& name, const Json& report) {

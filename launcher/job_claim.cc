@@ -154,6 +154,10 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
 
 }  // namespace
 
+bool job_answers(const RunDirectory& run) {
+  return is_listening(run.launcher_socket()) || Segment::in_use(run.control_segment());
+}
+
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
   auto run = RunDirectory::of(plan.segment.job_name);
   if (!run) return {std::nullopt, refuse(run.status())};
@@ -165,7 +169,7 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
     const ExitCode code = busy ? ExitCode::kAlreadyRunning : exit_code_for(lock.status());
     return {std::nullopt, refuse(code, lock.status().message())};
   }
-  if (is_listening(run.value().launcher_socket())) {
+  if (job_answers(run.value())) {
     // The job lives, and somebody removed its lock's name: ours is no claim to anything.
     lock.value().release_and_unlink();
     return {std::nullopt, refuse(ExitCode::kAlreadyRunning,

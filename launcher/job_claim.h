@@ -43,6 +43,10 @@ struct ClaimOutcome {
 };
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode);
 
+// True where a process of the job serves it, even where the job's lock was deleted under it: its
+// launcher answers, or, seen from another run directory too, a store serves its control segment.
+bool job_answers(const RunDirectory& run);
+
 // In words, what differs between the layout of a stored state and of a plan; empty: nothing that
 // the plans show.
 std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& wanted);

@@ -131,7 +131,7 @@ std::string to_json(const RunReport& report) {
   const std::vector<ReportCheck> checks = checks_of(report);
   Json out;
   out["schema"] = 1;
-  out["status"] = passed(checks) ? "passed" : "failed";
+  out["status"] = verdict_of(report);
   out["job"] = report.job;
   out["config"] = report.config_path;
   out["device"] = report.device;

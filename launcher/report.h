@@ -47,7 +47,7 @@ struct RunReport {
   uint32_t world_size = 0;
   bool resumed = false;
   bool has_trainers = false;
-  Ending ending = Ending::kNone;
+  Ending ending = Ending::kNone;  // kNone: the run was refused before anything started
   std::string ending_text;
   ExitCode exit_code = ExitCode::kInternal;
   double wall_seconds = 0;
@@ -89,6 +89,9 @@ struct ReportCheck {
 // What a run has to have been; the report passes when all of them do.
 std::vector<ReportCheck> checks_of(const RunReport& report);
 bool passed(const std::vector<ReportCheck>& checks);
+// "passed"; "stopped": ended by a wish before its last step, and nothing else is amiss; "refused":
+// nothing was started; "failed".
+const char* verdict_of(const RunReport& report);
 
 std::string to_json(const RunReport& report);
 // A few lines for people, ending with how it went.

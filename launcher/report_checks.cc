@@ -130,4 +130,20 @@ bool passed(const std::vector<ReportCheck>& checks) {
   return true;
 }
 
+const char* verdict_of(const RunReport& report) {
+  if (report.ending == Ending::kNone) return "refused";
+  bool all = true;
+  bool all_but_the_end = true;
+  for (const ReportCheck& check : checks_of(report)) {
+    all = all && check.passed;
+    const bool about_the_end = check.name == "exit_zero" || check.name == "all_steps_committed";
+    all_but_the_end = all_but_the_end && (check.passed || about_the_end);
+  }
+  if (all) return "passed";
+  const bool wished =
+      report.ending == Ending::kStopped &&
+      (report.exit_code == ExitCode::kOk || report.exit_code == ExitCode::kInterrupted);
+  return wished && all_but_the_end ? "stopped" : "failed";
+}
+
 }  // namespace optlease

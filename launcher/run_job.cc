@@ -49,13 +49,26 @@ Status write_report(const RunReport& report, const RunOptions& options) {
   return write_file_atomically(options.report_path, json + "\n");
 }
 
-RunReport start_report(const JobPlan& plan, const JobClaim& claim, const std::string& config_path) {
+// A run that ends before anything starts has a report too: who reads the file must not find the one
+// of an earlier run there.
+ExitCode refuse(const std::string& what, ExitCode code, const RunOptions& options,
+                RunReport report = {}) {
+  report.config_path = options.config_path;
+  report.ending_text = what;
+  report.exit_code = code;
+  report.digest_error = "nothing was started";
+  RunOptions without_summary = options;
+  without_summary.quiet = true;
+  const Status written = write_report(report, without_summary);
+  if (!written.is_ok()) (void)fail("the report: " + written.message(), code);
+  return fail(what, code);
+}
+
+RunReport start_report(const JobPlan& plan) {
   RunReport report;
   report.job = plan.segment.job_name;
-  report.config_path = config_path;
   report.device = plan.device;
   report.world_size = plan.segment.world_size;
-  report.resumed = claim.resumed;
   report.has_trainers = !plan.trainer.command.empty();
   report.steps_wanted = plan.steps;
   const MemoryNeeds needs = needs_of(plan);
@@ -67,7 +80,9 @@ RunReport start_report(const JobPlan& plan, const JobClaim& claim, const std::st
 ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
                    const ProgressLines& progress, RunReport* report) {
   const auto directory = own_directory();
-  if (!directory) return fail(directory.status().message(), ExitCode::kInternal);
+  if (!directory) {
+    return refuse(directory.status().message(), ExitCode::kInternal, options, *report);
+  }
   SocketContext context;
   SupervisorSetup setup;
   setup.plan = plan;
@@ -75,7 +90,10 @@ ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& optio
   setup.planned_shm_bytes = report->planned_shm_bytes;
   setup.say = [&progress](const std::string& text) { progress(text); };
   auto supervisor = Supervisor::open(context, std::move(setup), claim);
-  if (!supervisor) return fail(supervisor.status().message(), exit_code_for(supervisor.status()));
+  if (!supervisor) {
+    const Status& why = supervisor.status();
+    return refuse(why.message(), exit_code_for(why), options, *report);
+  }
   supervisor.value()->run();
   report->wall_seconds = progress.seconds();
   report->exit_code = exit_code_of(*supervisor.value());
@@ -92,26 +110,28 @@ ExitCode run_job(const RunOptions& options) {
   const Status blocked = block_stop_signals();
   if (!blocked.is_ok()) return fail(blocked.message(), ExitCode::kInternal);
   init_logging("launcher", options.quiet ? LogLevel::kError : LogLevel::kWarn);
-  auto config = load_config(options.config_path, options.overrides);
-  if (!config) {
-    const bool refused = config.status().code() == StatusCode::kInvalidArgument;
-    return fail(config.status().message(),
-                refused ? ExitCode::kBadConfiguration : exit_code_for(config.status()));
-  }
   if (!options.report_path.empty()) {
     const Status writable = check_writable(options.report_path);
     if (!writable.is_ok()) return fail("--report: " + writable.message(), ExitCode::kIo);
   }
+  auto config = load_config(options.config_path, options.overrides);
+  if (!config) {
+    const bool wrong = config.status().code() == StatusCode::kInvalidArgument;
+    return refuse(config.status().message(),
+                  wrong ? ExitCode::kBadConfiguration : exit_code_for(config.status()), options);
+  }
   const ProgressLines progress(options);
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
-  if (!plan) return fail(plan.status().message(), ExitCode::kBadConfiguration);
+  if (!plan) return refuse(plan.status().message(), ExitCode::kBadConfiguration, options);
   for (const std::string& note : notes) progress("note: " + note);
+  RunReport report = start_report(plan.value());
   ClaimOutcome outcome = claim_job(plan.value(), options.mode);
-  if (!outcome.claim) return fail(outcome.failure.text, outcome.failure.code);
+  if (!outcome.claim) return refuse(outcome.failure.text, outcome.failure.code, options, report);
   JobClaim& claim = *outcome.claim;
   for (const std::string& note : claim.notes) progress(note);
-  RunReport report = start_report(plan.value(), claim, config.value().path);
+  report.config_path = config.value().path;
+  report.resumed = claim.resumed;
   progress(format("job %s: %u ranks on %s, %s of state in shared memory", report.job.c_str(),
                   report.world_size, report.device.c_str(),
                   bytes_text(report.planned_shm_bytes).c_str()));

@@ -208,7 +208,7 @@ void clean_job(const LeftoverPlaces& places, const std::string& job, const Clean
     return;
   }
   if (options.answers && options.answers(job)) {
-    report->kept.push_back(job + ": its launcher answers, although nobody holds its lock: stop it");
+    report->kept.push_back(job + ": it answers, although nobody holds its lock: stop it");
     return;
   }
   if (options.dry_run) return clean_unlocked(places, job, options, false, report);

@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -14,6 +16,7 @@
 #include "shm/eintr.h"
 #include "shm/kill_point.h"
 #include "shm/reserve.h"
+#include "shm/shared_buffer.h"
 
 namespace optlease {
 
@@ -29,6 +32,9 @@ struct Segment::Impl {
 };
 
 namespace {
+
+constexpr int kMarkTriesMax = 100;
+constexpr long kMarkPauseNs = 3'000'000;
 
 Status bad_name(const std::string& name) {
   return {StatusCode::kInvalidArgument,
@@ -180,6 +186,29 @@ bool Segment::name_still_ours() const {
   if (retry_eintr([&] { return ::fstat(impl_->fd(), &ours); }) != 0) return false;
   if (retry_eintr([&] { return ::lstat(path_of(impl_->name).c_str(), &named); }) != 0) return false;
   return ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
+Status Segment::mark_in_use() {
+  for (int tries = 0; tries < kMarkTriesMax; ++tries) {
+    if (retry_eintr([&] { return ::flock(impl_->fd(), LOCK_EX | LOCK_NB); }) == 0) {
+      return Status::ok();
+    }
+    if (errno != EWOULDBLOCK) return from_errno(errno, "flock", impl_->name);
+    const timespec pause{0, kMarkPauseNs};
+    ::nanosleep(&pause, nullptr);
+  }
+  return {StatusCode::kBusy, path_of(impl_->name) + " is served by another process"};
+}
+
+bool Segment::in_use(const std::string& name) {
+  // Without a mapping: only the open file counts.
+  const UniqueFd fd(retry_eintr([&] {
+    return ::open(path_of(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  }));
+  uint64_t bytes = 0;
+  if (!is_name(name) || !fd || !check_file(fd.get(), name, &bytes).is_ok()) return false;
+  return retry_eintr([&] { return ::flock(fd.get(), LOCK_SH | LOCK_NB); }) != 0 &&
+         errno == EWOULDBLOCK;
 }
 
 bool Segment::exists(const std::string& name) {

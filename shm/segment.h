@@ -33,6 +33,13 @@ class Segment {
   // False when the name was removed or replaced under us (fault case 8).
   bool name_still_ours() const;
 
+  // A flock on the open file, which the kernel lets go of when this process is gone. Tells that the
+  // segment is served to those who cannot see the job's lock. Busy where another has it for longer
+  // than a probe takes.
+  Status mark_in_use();
+  // Changes nothing; false also where there is no such segment of this user.
+  static bool in_use(const std::string& name);
+
   static bool exists(const std::string& name);
   static void unlink(const std::string& name);          // absent is fine
   static std::string path_of(const std::string& name);  // "/dev/shm/..."

@@ -12,6 +12,7 @@ Result<NameWatch> NameWatch::over(const SegmentNames& names) {
     Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
     if (!segment) return segment.status();
     segment.value().unmap();
+    if (name == names.control) OPTLEASE_TRY(segment.value().mark_in_use());
     watch.segments_.push_back(std::move(segment).value());
   }
   return watch;

@@ -1,6 +1,6 @@
 // Watches that the names of a job's segments are still those that the store opened: somebody may
-// remove or replace them under a running store. Used by HostStore. It holds descriptors, no
-// mapping.
+// remove or replace them under a running store. While it lives the control segment is marked as
+// served. Used by HostStore. It holds descriptors, no mapping.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@ namespace optlease {
 
 class NameWatch {
  public:
+  // Busy where another store serves these segments.
   static Result<NameWatch> over(const SegmentNames& names);
   // The paths that were lost since the last call; each is told once.
   std::vector<std::string> lost_now();

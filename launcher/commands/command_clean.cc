@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "launcher/commands/commands.h"
+#include "launcher/job_claim.h"
 #include "launcher/memory_contract.h"
 
 namespace optlease {
@@ -21,7 +22,7 @@ ExitCode clean_command(const CleanOptions& given, const std::string* job) {
   }
   options.answers = [](const std::string& name) {
     const auto run = RunDirectory::of(name);
-    return run && launcher_answers(run.value());
+    return run && job_answers(run.value());
   };
   auto report = clean_leftovers(leftover_places(), options);
   if (!report) return complain("clean", report.status());

@@ -68,7 +68,8 @@ void add_run_command(CLI::App& app, Command* chosen) {
       "--resume", *resume, "Continue the state that an earlier run left in shared memory");
   command->add_flag("--fresh", *fresh, "Discard such a state and start anew")
       ->excludes(resume_flag);
-  command->add_option("--report", options->report_path, "Write the report (JSON) to this file");
+  command->add_option("--report", options->report_path, "Write the report (JSON) to this file")
+      ->check(refuse_empty);
   command->add_flag("--json", options->json, "Print the report on stdout, progress on stderr");
   command->add_flag("--quiet", options->quiet, "No progress and no summary");
   command->callback([=] {

@@ -1,7 +1,9 @@
 // optlease digest, optlease export
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +11,7 @@
 
 #include "actors/runtime/clock.h"
 #include "launcher/commands/commands.h"
+#include "launcher/job_claim.h"
 #include "launcher/job_state.h"
 #include "launcher/store_link.h"
 #include "shm/job_lock.h"
@@ -18,6 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr int kLockRetryMs = 20;
+constexpr int kHoldMsMin = 100;
+constexpr int kHoldMsMax = 86'400'000;
 
 struct StateFlags {
   std::string job;
@@ -52,7 +57,7 @@ Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* ou
     auto probed = JobLock::try_probe(run.lock_segment());
     if (!probed) return probed.status();
     Status busy(StatusCode::kBusy, "the lock of job " + run.job_name() + " is held");
-    if (launcher_answers(run)) return busy;
+    if (job_answers(run)) return busy;
     if (probed.value() != JobLock::State::kHeld) {
       auto lock = JobLock::acquire(run.lock_segment(), false);
       if (lock) {
@@ -67,12 +72,12 @@ Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* ou
   }
 }
 
-Status bring_to_rest(const RunDirectory& run, double timeout_s, RestingState* out) {
-  const auto timeout_ms = static_cast<int64_t>(timeout_s * 1000);
-  const Status locked = lock_at_rest(run, Deadline::after_ms(timeout_ms), out);
+Status bring_to_rest(const RunDirectory& run, Deadline deadline, RestingState* out) {
+  const Status locked = lock_at_rest(run, deadline, out);
   if (locked.code() == StatusCode::kBusy) {
     out->context.emplace();
-    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(timeout_ms),
+    const int left_ms = std::max(kHoldMsMin, deadline.remaining_ms(kHoldMsMax));
+    auto hold = StepHold::take(*out->context, run, static_cast<uint64_t>(left_ms),
                                [&run] { return check_live(run); });
     out->job_ended = hold.status().code() == StatusCode::kNotFound;
     if (!hold) return hold.status();
@@ -104,41 +109,50 @@ Json digest_json(const std::string& job, const StateDigest& digest) {
           {"spaces", spaces}};
 }
 
-ExitCode digest_command(const StateFlags& flags) {
+// Brings the job to rest and lets `work` read it. A store that is restarted meanwhile has forgotten
+// the hold, and what was read is worth nothing: then all of it once more, while there is time.
+ExitCode read_at_rest(const char* command, const StateFlags& flags,
+                      const std::function<Status(RestingState&, const RunDirectory&)>& work) {
   auto run = run_of(flags.job);
-  if (!run) return complain("digest", run.status());
-  RestingState resting;
-  const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
-  if (resting.job_ended) return complain("digest", rest.message(), ExitCode::kNotRunning);
-  if (!rest.is_ok()) return complain("digest", rest);
-  auto digest = digest_job(*resting.state, [&resting] { return resting.keep(); });
-  if (!digest) return complain("digest", digest.status());
-  if (flags.json) {
-    std::printf("%s\n", digest_json(run.value().job_name(), digest.value()).dump(2).c_str());
-  } else {
-    std::printf("%s  %s step %lld\n", digest.value().state_digest.c_str(),
-                run.value().job_name().c_str(),
-                static_cast<long long>(digest.value().step_committed));
+  if (!run) return complain(command, run.status());
+  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(flags.timeout_s * 1000));
+  while (true) {
+    RestingState resting;
+    Status done = bring_to_rest(run.value(), deadline, &resting);
+    if (resting.job_ended) return complain(command, done.message(), ExitCode::kNotRunning);
+    if (done.is_ok()) done = work(resting, run.value());
+    if (done.is_ok()) return ExitCode::kOk;
+    if (done.code() != StatusCode::kPeerLost) return complain(command, done);
+    if (deadline.passed()) return complain(command, done.message(), ExitCode::kTimeout);
   }
-  return ExitCode::kOk;
+}
+
+ExitCode digest_command(const StateFlags& flags) {
+  const auto work = [&flags](RestingState& resting, const RunDirectory& run) -> Status {
+    auto digest = digest_job(*resting.state, [&resting] { return resting.keep(); });
+    if (!digest) return digest.status();
+    if (flags.json) {
+      std::printf("%s\n", digest_json(run.job_name(), digest.value()).dump(2).c_str());
+    } else {
+      std::printf("%s  %s step %lld\n", digest.value().state_digest.c_str(), run.job_name().c_str(),
+                  static_cast<long long>(digest.value().step_committed));
+    }
+    return Status::ok();
+  };
+  return read_at_rest("digest", flags, work);
 }
 
 ExitCode export_command(const StateFlags& flags) {
-  auto run = run_of(flags.job);
-  if (!run) return complain("export", run.status());
-  RestingState resting;
-  const Status rest = bring_to_rest(run.value(), flags.timeout_s, &resting);
-  if (resting.job_ended) return complain("export", rest.message(), ExitCode::kNotRunning);
-  if (!rest.is_ok()) return complain("export", rest);
-  ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
-  const Status written =
-      export_weights(*resting.state, options, [&resting] { return resting.keep(); });
-  if (!written.is_ok()) return complain("export", written);
-  std::printf("%s: main weights of job %s at step %lld as %s\n", flags.out.c_str(),
-              run.value().job_name().c_str(),
-              static_cast<long long>(resting.state->view().step_committed()),
-              name_of(options.dtype));
-  return ExitCode::kOk;
+  const auto work = [&flags](RestingState& resting, const RunDirectory& run) -> Status {
+    const ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
+    OPTLEASE_TRY(export_weights(*resting.state, options, [&resting] { return resting.keep(); }));
+    std::printf("%s: main weights of job %s at step %lld as %s\n", flags.out.c_str(),
+                run.job_name().c_str(),
+                static_cast<long long>(resting.state->view().step_committed()),
+                name_of(options.dtype));
+    return Status::ok();
+  };
+  return read_at_rest("export", flags, work);
 }
 
 }  // namespace
@@ -160,7 +174,7 @@ void add_export_command(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand(
       "export", "Write the main weights as safetensors; a running job holds still meanwhile");
   command->add_option("job", flags->job, "The job's name or TOML file")->required();
-  command->add_option("--out", flags->out, "The file to write")->required();
+  command->add_option("--out", flags->out, "The file to write")->required()->check(refuse_empty);
   command->add_option("--dtype", flags->dtype, "f32 (exact) or bf16 (rounded to nearest even)")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

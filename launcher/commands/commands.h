@@ -43,9 +43,10 @@ Result<std::string> job_named(const std::string& name_or_path);
 Result<RunDirectory> run_of(const std::string& name_or_path);
 // Where this user's jobs leave things.
 LeftoverPlaces leftover_places();
-// Somebody listens on the job's launcher socket: it lives, even where its lock's name was deleted.
-bool launcher_answers(const RunDirectory& run);
 // What a tool that needs a live launcher says: NotFound where the job does not run.
 Status check_live(const RunDirectory& run);
+
+// A check for options that name a file: empty where the value is right, else why not.
+std::string refuse_empty(const std::string& value);
 
 }  // namespace optlease

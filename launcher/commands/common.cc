@@ -1,9 +1,9 @@
 // What the commands share.
 #include <cstdio>
 
-#include "actors/wire/socket.h"
 #include "launcher/commands/commands.h"
 #include "launcher/config_file.h"
+#include "launcher/job_claim.h"
 #include "shm/job_lock.h"
 
 namespace optlease {
@@ -36,14 +36,16 @@ Result<RunDirectory> run_of(const std::string& name_or_path) {
 
 LeftoverPlaces leftover_places() { return {segment_prefix(), run_root()}; }
 
-bool launcher_answers(const RunDirectory& run) { return is_listening(run.launcher_socket()); }
-
 Status check_live(const RunDirectory& run) {
   auto state = JobLock::try_probe(run.lock_segment());
   if (!state) return state.status();
-  if (state.value() == JobLock::State::kHeld || launcher_answers(run)) return Status::ok();
+  if (state.value() == JobLock::State::kHeld || job_answers(run)) return Status::ok();
   return {StatusCode::kNotFound,
           "job " + run.job_name() + " does not run; `optlease status` lists this user's jobs"};
+}
+
+std::string refuse_empty(const std::string& value) {
+  return value.empty() ? "it is empty: name a file, or leave the option out" : "";
 }
 
 }  // namespace optlease

@@ -27,6 +27,19 @@ TEST(CompareReports, SaysWhenStatesOrCurvesDiffer) {
   EXPECT_NE(result.value().text.find("curves differ"), std::string::npos);
 }
 
+TEST(CompareReports, AShorterCurveIsEqualAsFarAsItGoes) {
+  const std::string longer = report("ab", 4.5);
+  std::string shorter = longer;
+  const std::string tail = shorter.substr(shorter.find(", {\"step\": 2"));
+  shorter.replace(shorter.find(tail), tail.find(']'), "");
+  const auto result = compare_reports("a", longer, "b", shorter);
+  ASSERT_TRUE(result.is_ok()) << result.status().text();
+  EXPECT_NE(result.value().text.find("The first 1 losses are equal to the last bit; only the first "
+                                     "has 1 more."),
+            std::string::npos)
+      << result.value().text;
+}
+
 TEST(CompareReports, TwoMissingDigestsAreNotEqual) {
   const auto result = compare_reports("a", report("", 4.5), "b", report("", 4.5));
   ASSERT_TRUE(result.is_ok());

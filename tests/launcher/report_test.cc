@@ -109,6 +109,23 @@ TEST(Report, WantedKillsAndKillsFromOutsideAreNoFailure) {
   EXPECT_EQ(out["restarts"][0]["cause"], "rehearsal");
 }
 
+TEST(Report, TheVerdictTellsAWishFromAFailureAndFromARefusal) {
+  RunReport report = good();
+  EXPECT_STREQ(verdict_of(report), "passed");
+  report.ending = Ending::kStopped;
+  report.exit_code = ExitCode::kInterrupted;
+  report.steps_committed = 3;
+  EXPECT_STREQ(verdict_of(report), "stopped");
+  report.unreaped = {"gpu_actor 0"};
+  EXPECT_STREQ(verdict_of(report), "failed") << "stopped, but not well";
+  report.unreaped.clear();
+  report.exit_code = ExitCode::kCorruptState;
+  EXPECT_STREQ(verdict_of(report), "failed");
+  report.ending = Ending::kNone;
+  report.exit_code = ExitCode::kAlreadyRunning;
+  EXPECT_STREQ(verdict_of(report), "refused");
+}
+
 TEST(Report, AKeptStateIsNoLeftover) {
   RunReport report = good();
   report.state_kept = true;
