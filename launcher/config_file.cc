@@ -1,5 +1,6 @@
 #include "launcher/config_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <sstream>
 
 #include "launcher/config_check.h"
+#include "launcher/config_value.h"
 #include "launcher/model_tensors.h"
 
 namespace optlease {
@@ -46,11 +48,36 @@ std::string source_place(const std::string& file, const ConfigValue& root) {
   return source == nullptr ? file + ":1:1" : source->place;
 }
 
+// model.parameters = N is the plain shape, model.elements, in another word. `replace`: an override
+// counts whatever stood there before; in a file that gives both, each is left to be refused.
+void take_plain_shape(bool replace, ConfigValue* root) {
+  for (ConfigMember& section : root->members) {
+    if (section.key != "model" || section.value.kind != ValueKind::kTable) continue;
+    std::vector<ConfigMember>& keys = section.value.members;
+    const auto key_is = [](const char* key) {
+      return [key](const ConfigMember& member) { return member.key == key; };
+    };
+    const auto plain = std::find_if(keys.begin(), keys.end(), key_is("parameters"));
+    if (plain == keys.end() || plain->value.kind != ValueKind::kInteger) return;
+    if (!replace && std::any_of(keys.begin(), keys.end(), key_is("elements"))) return;
+    plain->key = "elements";
+    ConfigMember taken = std::move(*plain);
+    keys.erase(plain);
+    std::erase_if(keys, key_is("elements"));
+    keys.push_back(std::move(taken));
+    return;
+  }
+}
+
 bool parse_document(const std::string& text, const std::string& file, const std::string& directory,
                     const std::vector<std::string>& overrides, ConfigValue* root, Config* config,
                     std::vector<ConfigError>* errors) {
   if (!parse_toml(text, file, root, errors)) return false;
-  for (const std::string& entry : overrides) apply_override(entry, root, errors);
+  take_plain_shape(false, root);
+  for (const std::string& entry : overrides) {
+    apply_override(entry, root, errors);
+    take_plain_shape(true, root);
+  }
   check_against_schema(file, root, errors);
   bind_config(*root, directory, config);
   check_rules(file, *root, *config, errors);

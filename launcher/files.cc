@@ -2,17 +2,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 
+#include "actors/runtime/clock.h"
 #include "shm/eintr.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
 namespace {
+
+constexpr int kStreamMsMax = 10'000;
+constexpr int kStreamRetryMs = 20;
 
 Status io_error(const std::string& what, const std::string& path) {
   const auto code = errno == ENOENT   ? StatusCode::kNotFound
@@ -22,47 +27,80 @@ Status io_error(const std::string& what, const std::string& path) {
   return {code, what + " " + path + ": " + strerror(errno)};
 }
 
-Status write_bytes(int fd, const std::string& text, const std::string& path) {
+Status write_bytes(int fd, const std::string& text, const std::string& path, Deadline deadline) {
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t put =
         retry_eintr([&] { return write(fd, text.data() + done, text.size() - done); });
-    if (put <= 0) return io_error("cannot write", path);
-    done += static_cast<size_t>(put);
+    if (put > 0) {
+      done += static_cast<size_t>(put);
+      continue;
+    }
+    if (put < 0 && errno != EAGAIN) return io_error("cannot write", path);
+    if (deadline.passed()) {
+      return {StatusCode::kTimeout, format("%s took %zu of %zu bytes in %d ms", path.c_str(), done,
+                                           text.size(), kStreamMsMax)};
+    }
+    pollfd waiting{fd, POLLOUT, 0};
+    (void)poll(&waiting, 1, deadline.remaining_ms(kStreamRetryMs));
   }
   return Status::ok();
 }
 
 Status write_all(int fd, const std::string& text, const std::string& path) {
-  OPTLEASE_TRY(write_bytes(fd, text, path));
+  OPTLEASE_TRY(write_bytes(fd, text, path, Deadline::after_ms(kStreamMsMax)));
   if (retry_eintr([&] { return fsync(fd); }) != 0) return io_error("cannot sync", path);
   return Status::ok();
 }
 
-// A device, pipe or socket is written into: a rename would put a regular file in its place.
+// A device or pipe is written into: a rename would put a regular file in its place. A pipe that
+// nobody reads, or reads too slowly, ends in words.
 Status write_into(const std::string& path, const std::string& text) {
-  const UniqueFd fd(retry_eintr([&] { return open(path.c_str(), O_WRONLY | O_CLOEXEC); }));
-  if (!fd) return io_error("cannot open", path);
-  return write_bytes(fd.get(), text, path);
+  const Deadline deadline = Deadline::after_ms(kStreamMsMax);
+  while (true) {
+    const UniqueFd fd(retry_eintr([&] {
+      return open(path.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    }));
+    if (fd) return write_bytes(fd.get(), text, path, deadline);
+    if (errno != ENXIO) return io_error("cannot open", path);
+    if (deadline.passed()) {
+      return {StatusCode::kTimeout,
+              format("nobody reads %s: waited %d ms", path.c_str(), kStreamMsMax)};
+    }
+    poll(nullptr, 0, kStreamRetryMs);
+  }
 }
 
 // Where the bytes for a name go. A link stays a link: what it points to is replaced.
 struct Target {
   std::string path;
-  bool is_stream = false;  // a device, pipe or socket
+  bool is_stream = false;  // a device, a pipe, or a file that this process has open
 };
+
+// Names of this process's open files. Behind them may be a regular file that somebody else (a
+// shell's redirection) opened: it is written to, as they meant it, not replaced.
+bool is_open_file(const std::string& named) {
+  return named == "/dev/stdout" || named == "/dev/stderr" || named.starts_with("/dev/fd/") ||
+         named.starts_with("/proc/self/fd/");
+}
 
 Result<Target> target_of(const std::string& named) {
   struct stat found {};
   if (stat(named.c_str(), &found) != 0) {
+    const int error = errno;
     if (lstat(named.c_str(), &found) != 0) return Target{named, false};
+    errno = error;
+    if (error != ENOENT) return io_error("cannot follow the link", named);
     return Status(StatusCode::kInvalidArgument,
                   named + " is a link to nothing: name the file, or remove the link");
   }
   if (S_ISDIR(found.st_mode)) {
     return Status(StatusCode::kInvalidArgument, named + " is a directory: name a file");
   }
-  if (!S_ISREG(found.st_mode)) return Target{named, true};
+  if (S_ISSOCK(found.st_mode)) {
+    return Status(StatusCode::kInvalidArgument, named + " is a socket: name a file or a pipe");
+  }
+  if (!S_ISREG(found.st_mode) || is_open_file(named)) return Target{named, true};
   std::error_code unresolved;
   const std::string path = std::filesystem::canonical(named, unresolved).string();
   if (unresolved) return Status(StatusCode::kIo, named + ": " + unresolved.message());

@@ -7,7 +7,8 @@
 
 namespace optlease {
 
-// The file appears whole or not at all: a temporary name beside `path`, synced, then renamed.
+// The file appears whole or not at all: a temporary name beside `path`, synced, then renamed. A
+// device, a pipe and an open file (/dev/stdout) are written into; Timeout where nobody reads it.
 Status write_file_atomically(const std::string& path, const std::string& text);
 // Ok where write_file_atomically(path) can be expected to work: asked before work that would be
 // lost.

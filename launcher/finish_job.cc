@@ -102,10 +102,25 @@ void mark_kept(const JobPlan& plan, const RunDirectory& run, bool kept, RunRepor
     names.arenas.push_back(run.arena_segment(Rank(r)));
   }
   auto store = ChunkStore::recover(plan.segment, names);
-  if (store) {
-    store.value().set_kept_on_purpose(kept);
-  } else {
-    report->ending_text += "; the state is left as it is: " + store.status().message();
+  if (store) return store.value().set_kept_on_purpose(kept);
+  // Who was promised a state to go on from must hear that it is not there.
+  report->clean_up_error = "the state cannot be kept: " + store.status().message();
+  if (report->exit_code == ExitCode::kOk || report->exit_code == ExitCode::kInterrupted) {
+    report->exit_code = ExitCode::kCorruptState;
+  }
+}
+
+// What somebody removed from /dev/shm under the job is put back before its state is read or kept.
+void restore_names(Supervisor& supervisor, RunReport* report) {
+  if (!supervisor.core().unreaped().empty()) return;  // somebody may write to it still
+  const auto restored = supervisor.restore_names();
+  if (!restored) {
+    report->ending_text += "; what was removed from /dev/shm cannot be put back, and is lost: " +
+                           restored.status().message();
+    return;
+  }
+  for (const std::string& path : restored.value()) {
+    report->ending_text += "; " + path + " was removed by somebody and is put back";
   }
 }
 
@@ -157,12 +172,14 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
   return ExitCode::kInternal;
 }
 
-void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-                RunReport* report) {
+void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, RunReport* report) {
   const SupervisorCore& core = supervisor.core();
   report->ending = core.ending();
   report->ending_text = core.ending_text();
   report->commits = core.facts().body.commits;
+  // The store's last word, in case its segment cannot be read.
+  if (!core.facts().ranks.empty()) report->steps_committed = core.facts().body.step_committed;
+  restore_names(supervisor, report);
   report->deaths = supervisor.recovery().records();
   report->rehearsals_wanted = supervisor.rehearsals().wanted();
   report->rehearsals_done = supervisor.rehearsals().done();

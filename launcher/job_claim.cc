@@ -138,17 +138,22 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
     failure = mode == StartMode::kResume ? check_resume(plan, found, claim)
                                          : may_make_room(mode, found, claim);
   }
-  // What is removed counts as free; a job that does not fit costs no earlier state.
+  // What is removed counts as free; a job that does not fit, or whose plan cannot be written, costs
+  // no earlier state.
   if (failure.text.empty()) failure = check_memory(plan, claim->run);
+  const auto write_plan = [&] {
+    const Status made = claim->run.create();  // a refused starter may have removed it, still bare
+    return refuse(made.is_ok() ? write_file_atomically(claim->run.job_file(), to_json(plan))
+                               : made);
+  };
+  if (failure.text.empty()) failure = write_plan();
   if (failure.text.empty() && mode != StartMode::kResume) {
     failure = refuse(remove_segments(claim->run));
   }
   if (failure.text.empty())
     failure = refuse(mode == StartMode::kResume ? remove_sockets_of(claim->run)
                                                 : empty_run_directory(claim->run, false));
-  if (failure.text.empty()) {
-    failure = refuse(write_file_atomically(claim->run.job_file(), to_json(plan)));
-  }
+  if (failure.text.empty()) failure = write_plan();  // emptying took it, too
   return failure;
 }
 
@@ -158,34 +163,45 @@ bool job_answers(const RunDirectory& run) {
   return is_listening(run.launcher_socket()) || Segment::in_use(run.control_segment());
 }
 
-ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
-  auto run = RunDirectory::of(plan.segment.job_name);
-  if (!run) return {std::nullopt, refuse(run.status())};
-  const bool was_there = access(run.value().path().c_str(), F_OK) == 0;
-  if (const Status made = run.value().create(); !made.is_ok()) return {std::nullopt, refuse(made)};
-  auto lock = JobLock::acquire(run.value().lock_segment(), false);
+namespace {
+
+// `was_there`: the run directory is not of our making.
+ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& run,
+                      bool was_there) {
+  if (const Status made = run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
+  auto lock = JobLock::acquire(run.lock_segment(), false);
   if (!lock) {
     const bool busy = lock.status().code() == StatusCode::kBusy;
     const ExitCode code = busy ? ExitCode::kAlreadyRunning : exit_code_for(lock.status());
     return {std::nullopt, refuse(code, lock.status().message())};
   }
-  if (job_answers(run.value())) {
+  if (job_answers(run)) {
     // The job lives, and somebody removed its lock's name: ours is no claim to anything.
     lock.value().release_and_unlink();
     return {std::nullopt, refuse(ExitCode::kAlreadyRunning,
-                                 "job " + run.value().job_name() +
+                                 "job " + run.job_name() +
                                      " is running, although its lock's name was removed; stop it "
                                      "with `optlease stop`")};
   }
-  JobClaim claim{std::move(run).value(), std::move(lock).value(), false, kNoStep, {}, {}};
-  // A cleaner may have removed the bare directory before the lock was ours.
-  if (const Status made = claim.run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
+  JobClaim claim{run, std::move(lock).value(), false, kNoStep, {}, {}};
   ClaimFailure failure = prepare(plan, mode, &claim);
   if (failure.text.empty()) return {std::move(claim), {}};
   // A refusal leaves nothing new behind, and the logs of an earlier run where they are.
   if (!was_there) (void)empty_run_directory(claim.run, true).is_ok();
   if (segments_of_job(claim.run).size() <= 1) claim.lock.release_and_unlink();
   return {std::nullopt, std::move(failure)};
+}
+
+}  // namespace
+
+ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
+  auto run = RunDirectory::of(plan.segment.job_name);
+  if (!run) return {std::nullopt, refuse(run.status())};
+  const bool was_there = access(run.value().path().c_str(), F_OK) == 0;
+  ClaimOutcome outcome = claim_in(plan, mode, run.value(), was_there);
+  // Without the lock somebody else's may lie in it: then it stays.
+  if (!outcome.claim && !was_there) (void)rmdir(run.value().path().c_str());
+  return outcome;
 }
 
 std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& wanted) {

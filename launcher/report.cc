@@ -174,7 +174,7 @@ std::string summary_text(const RunReport& report) {
   out += "staging at most " + bytes_text(staging_peak(report)) + " a rank; shared memory " +
          bytes_text(report.real_shm_bytes) + "\n";
   if (!report.state_digest.empty()) out += "state digest " + report.state_digest + "\n";
-  if (report.state_kept) {
+  if (report.state_kept && report.clean_up_error.empty()) {
     out +=
         "the state is kept in shared memory: go on with --resume, remove it with `optlease clean " +
         report.job + "`\n";

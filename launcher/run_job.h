@@ -25,8 +25,7 @@ ExitCode run_job(const RunOptions& options);
 class Supervisor;
 // The end of a job whose every process is gone: digest, clean-up, numbers. Reads `supervisor`,
 // removes or keeps the segments, and releases the claim's lock. Used by run_job alone.
-void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-                RunReport* report);
+void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, RunReport* report);
 // The exit code that an ending means.
 ExitCode exit_code_of(const Supervisor& supervisor);
 

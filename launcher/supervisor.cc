@@ -176,12 +176,35 @@ void Supervisor::sample() {
     say(format("step %lld of %lld", static_cast<long long>(body.step_committed),
                static_cast<long long>(setup_.plan.steps)));
   }
-  if (store_was_up_ && !name_loss_said_ && !core_.stopping() &&
-      (!Segment::exists(claim_.run.control_segment()) || !claim_.lock.name_still_ours())) {
-    name_loss_said_ = true;
-    say("somebody removed this job's names from /dev/shm. It goes on, but a process that has to be "
-        "restarted cannot map its state: export or stop the job now");
+  watch_names();
+}
+
+// As soon as the segments are there: what is open can be given its name back.
+void Supervisor::open_watch() {
+  std::vector<std::string> names = {claim_.run.control_segment()};
+  for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
+    names.push_back(claim_.run.arena_segment(Rank(r)));
   }
+  auto watch = NameWatch::over(names);
+  if (!watch) return say("the segments' names cannot be watched: " + watch.status().message());
+  names_.emplace(std::move(watch).value());
+}
+
+// Somebody may remove or replace what lies in /dev/shm. The job goes on with what it has mapped.
+void Supervisor::watch_names() {
+  if (!names_ || core_.stopping()) return;
+  for (const std::string& path : names_->lost_now()) {
+    say(path + " was removed or replaced by somebody. The job goes on, but a process that has to " +
+        "be restarted cannot map its state: `optlease stop --keep` saves it under its name again");
+  }
+  if (lock_loss_said_ || claim_.lock.name_still_ours()) return;
+  lock_loss_said_ = true;
+  say("somebody removed this job's lock from /dev/shm; the job goes on");
+}
+
+Result<std::vector<std::string>> Supervisor::restore_names() {
+  if (!names_) return std::vector<std::string>{};
+  return names_->restore();
 }
 
 void Supervisor::act() {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "launcher/store_link.h"
 #include "launcher/supervisor_core.h"
 #include "launcher/telemetry_probe.h"
+#include "shm/name_watch.h"
 #include "shm/vault.h"
 
 namespace optlease {
@@ -52,7 +54,9 @@ class Supervisor {
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
   uint64_t process_bytes_peak() const { return process_bytes_peak_; }
   bool keep_requested() const { return keep_; }
-  bool stopped_by_signal() const { return signals_ > 0; }
+  // Gives segments whose names were lost under the job their names and bytes back; the paths.
+  // REQUIRES: run() has returned and everything was reaped.
+  Result<std::vector<std::string>> restore_names();
 
  private:
   using Key = std::pair<Seat, uint64_t>;
@@ -81,6 +85,8 @@ class Supervisor {
   void record_death(const Action& action);
   void tick();
   void sample();
+  void open_watch();
+  void watch_names();
   void say(const std::string& text) { setup_.say(text); }
 
   // supervisor_events.cc: what the world has to say.
@@ -119,7 +125,8 @@ class Supervisor {
   bool keep_ = false;
   bool stop_seen_ = false;
   bool store_was_up_ = false;
-  bool name_loss_said_ = false;
+  std::optional<NameWatch> names_;  // once a store was up
+  bool lock_loss_said_ = false;
 };
 
 // SIGINT, SIGTERM and SIGHUP are taken from a descriptor, SIGPIPE is ignored. REQUIRES: called

@@ -145,6 +145,7 @@ void Supervisor::hear_store() {
   const StoreLink::Arrived arrived = link_.receive();
   if (!arrived.refusal.empty()) log_warn("the store refused: %s", arrived.refusal.c_str());
   if (!arrived.facts) return;
+  if (!store_was_up_) open_watch();
   store_was_up_ = true;
   core_.store_answered(*arrived.facts, now());
   for (const DeathRecord& whole : recovery_.store_answered(*arrived.facts, now())) {

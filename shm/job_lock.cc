@@ -77,10 +77,12 @@ int holder_pid(int fd) {
 Status busy(const std::string& name, int fd) {
   const int pid = holder_pid(fd);
   const std::string who = pid > 0 ? format("process %d took it", pid) : "a live process has it";
-  return {StatusCode::kBusy,
-          format("the job is running: %s is locked (%s, and it or a child of it lives); stop that "
-                 "job or choose another name",
-                 Segment::path_of(name).c_str(), who.c_str())};
+  return {
+      StatusCode::kBusy,
+      format(
+          "the job is running, or a tool reads its state: %s is locked (%s, and it or a child of "
+          "it lives); stop that job, wait, or choose another name",
+          Segment::path_of(name).c_str(), who.c_str())};
 }
 
 void pause_ms(uint64_t ms) {

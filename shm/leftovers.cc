@@ -122,6 +122,16 @@ Status inspect(const LeftoverPlaces& places, LeftoverJob* job) {
   return Status::ok();
 }
 
+// Of a live job, which may be in the middle of anything: its step, where that can be read.
+void read_step(const LeftoverPlaces& places, LeftoverJob* job) {
+  const Result<Segment> control =
+      Segment::open(segment_name(places, job->job, ".ctl"), Segment::Access::kReadOnly);
+  if (!control) return;
+  const Result<ControlView> view =
+      ControlView::over(control.value().data(), control.value().bytes());
+  if (view) job->step_committed = view.value().step_committed();
+}
+
 void judge_unlocked(const LeftoverPlaces& places, LeftoverJob* job) {
   const Status status = inspect(places, job);
   if (status.is_ok()) return;
@@ -250,6 +260,7 @@ Result<std::vector<LeftoverJob>> scan_leftovers(const LeftoverPlaces& places) {
       job.why = probe.status().message();
     } else if (probe.value() == JobLock::State::kHeld) {
       job.state = LeftoverState::kLive;
+      read_step(places, &job);
     } else {
       judge_unlocked(places, &job);
     }

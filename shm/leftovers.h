@@ -31,7 +31,7 @@ const char* name_of(LeftoverState state);
 struct LeftoverJob {
   std::string job;
   LeftoverState state = LeftoverState::kUnusable;
-  Step step_committed = kNoStep;      // kResumable and kKept
+  Step step_committed = kNoStep;      // kNoStep where it cannot be read
   std::string why;                    // kUnusable: the reason in words
   std::vector<std::string> segments;  // names with '/', ascending, the lock among them
   std::string run_directory;          // empty: none

@@ -97,9 +97,8 @@ Status GpuActor::open_parts() {
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
   const SegmentPlan& segment = plan_.segment;
-  OPTLEASE_TRY(device_->adopt_host_memory(
-      arena_memory(*window_, rank_, arena_,
-                   segment.window_chunks * (segment.prefetch_windows + 1))));
+  OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
+      *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
   OPTLEASE_TRY(open_buffers());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();

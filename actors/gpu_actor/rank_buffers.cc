@@ -117,11 +117,10 @@ Result<Segment> open_gradient_segment(const std::string& name, uint64_t bytes, b
   if (step_is_open) {
     return Status(
         StatusCode::kCorrupt,
-        format(
-            "gradient segment %s does not have the %llu bytes that the open step needs; "
-            "if the job ran on another device, resume it there, else start again with --fresh or "
-            "from a checkpoint",
-            name.c_str(), static_cast<unsigned long long>(bytes)));
+        format("gradient segment %s does not have the %llu bytes that the open step needs; "
+               "if the job ran on another device, resume it there, else start again with --fresh "
+               "(model.source takes exported weights)",
+               name.c_str(), static_cast<unsigned long long>(bytes)));
   }
   Segment::unlink(name);
   return Segment::create(name, bytes);
@@ -133,8 +132,8 @@ Status lost_shards(const RankBuffersSetup& setup, Step saved, const std::string&
   return {StatusCode::kCorrupt,
           format("rank %u: the summed gradients of open step %lld are lost: they lay in the "
                  "device's memory and every process that held it ended before they were saved "
-                 "(in %s %s). Start again with --fresh, or from a checkpoint; gradients.durable = "
-                 "true saves them at every step",
+                 "(in %s %s). Start again with --fresh (model.source takes exported weights); "
+                 "gradients.durable = true saves them at every step",
                  setup.rank.value, static_cast<long long>(setup.open_step),
                  setup.gradient_segment.c_str(), found.c_str())};
 }

@@ -66,7 +66,8 @@ Result<SavedShards> SavedShards::open(const std::string& name, const Owner& owne
       return Status(StatusCode::kCorrupt,
                     format("gradient segment %s has not the %llu bytes in which this device's "
                            "shards of the open step are saved; if the job ran on another device, "
-                           "resume it there, else start again with --fresh or from a checkpoint",
+                           "resume it there, else start again with --fresh (model.source takes "
+                           "exported weights)",
                            name.c_str(), static_cast<unsigned long long>(bytes)));
     }
     Segment::unlink(name);

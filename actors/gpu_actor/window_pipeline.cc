@@ -194,7 +194,8 @@ bool WindowPipeline::sums_hold(const Window& window) {
     failure_ = {
         StatusCode::kCorrupt,
         format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
-               "%016llx, not %016llx: memory was altered; restore from a checkpoint",
+               "%016llx, not %016llx: memory was altered; start again with --fresh (model.source "
+               "takes exported weights)",
                entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
                static_cast<unsigned long long>(spec.range.end), entry.source_slot,
                static_cast<unsigned long long>(body.found),

@@ -12,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include "actors/host_store/name_watch.h"
 #include "actors/host_store/outbox.h"
 #include "actors/host_store/segments.h"
 #include "actors/host_store/store_service.h"
@@ -22,6 +21,7 @@
 #include "actors/runtime/log.h"
 #include "actors/wire/endpoints.h"
 #include "actors/wire/socket.h"
+#include "shm/name_watch.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
@@ -131,8 +131,9 @@ class HostStore {
     next_name_check_ms_ = now_ms() + kNameCheckMs;
     for (const std::string& lost : names_.lost_now()) {
       log_error(
-          "%s was removed or replaced by somebody else. The mapped state is intact and the "
-          "job goes on, but a restarted process cannot find it: save a checkpoint now",
+          "%s was removed or replaced by somebody else. The mapped state is intact and the job "
+          "goes "
+          "on, but a restarted process cannot find it: `optlease stop --keep` saves it",
           lost.c_str());
     }
   }
@@ -178,8 +179,12 @@ ExitCode run_host_store(const ChildArgs& args) {
   const SegmentNames names = segment_names(directory.value(), plan.value().segment.world_size);
   Result<ChunkStore> store = open_segments(plan.value().segment, names, args.create);
   if (!store) return failed(store.status(), exit_code_for_segments(store.status()));
-  Result<NameWatch> watch = NameWatch::over(names);
+  std::vector<std::string> watched = names.arenas;
+  watched.push_back(names.control);
+  Result<NameWatch> watch = NameWatch::over(watched);
   if (!watch) return failed(watch.status(), exit_code_for(watch.status()));
+  const Status served = watch.value().serve(names.control);
+  if (!served.is_ok()) return failed(served, ExitCode::kAlreadyRunning);
   Result<StoreService> service =
       StoreService::start(std::move(store).value(), options_of(plan.value(), args), clock_ms());
   if (!service) return failed(service.status(), exit_code_for(service.status()));

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "actors/runtime/clock.h"
+#include "actors/wire/socket.h"
 #include "launcher/commands/commands.h"
 #include "launcher/job_claim.h"
 #include "launcher/job_state.h"
@@ -51,14 +52,14 @@ struct RestingState {
 };
 
 // Takes the lock of a job that does not run. Where another tool reads this state it will be done
-// soon; Busy where the lock is not to be had by then, or a launcher answers.
+// soon. Busy where the job lives and a launcher answers; Timeout where somebody who is no launcher
+// of this run directory has the lock for too long.
 Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* out) {
   while (true) {
+    if (is_listening(run.launcher_socket())) return {StatusCode::kBusy, "the job runs"};
     auto probed = JobLock::try_probe(run.lock_segment());
     if (!probed) return probed.status();
-    Status busy(StatusCode::kBusy, "the lock of job " + run.job_name() + " is held");
-    if (job_answers(run)) return busy;
-    if (probed.value() != JobLock::State::kHeld) {
+    if (probed.value() != JobLock::State::kHeld && !job_answers(run)) {
       auto lock = JobLock::acquire(run.lock_segment(), false);
       if (lock) {
         out->lock_is_new = probed.value() == JobLock::State::kAbsent;
@@ -67,7 +68,13 @@ Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* ou
       }
       if (lock.status().code() != StatusCode::kBusy) return lock.status();
     }
-    if (deadline.passed()) return busy;
+    if (deadline.passed()) {
+      return {StatusCode::kTimeout,
+              "somebody has the state of job " + run.job_name() + " and no launcher answers in " +
+                  run.path() +
+                  ": another tool reads it, or the job runs from another run directory "
+                  "(XDG_RUNTIME_DIR)"};
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(kLockRetryMs));
   }
 }

@@ -104,7 +104,8 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << bytes;
     const std::string words = format(
         "gradient segment %s does not have the %llu bytes that the open step needs; if the job ran "
-        "on another device, resume it there, else start again with --fresh or from a checkpoint",
+        "on another device, resume it there, else start again with --fresh (model.source takes "
+        "exported weights)",
         name_.c_str(), static_cast<unsigned long long>(bytes_));
     EXPECT_EQ(status.message(), words);
     EXPECT_EQ(bytes_there(), bytes) << "it was changed";

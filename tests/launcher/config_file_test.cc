@@ -197,7 +197,7 @@ std::vector<std::string> wrong_values(const KeyRule& rule) {
       wrong.insert(wrong.end(), {"0", "\"some\"", "[-1]", "[\"0\"]"});
       break;
     case KeyType::kTables:
-      wrong.insert(wrong.end(), {"4", "{ name = \"w\" }", "[4]"});
+      wrong.insert(wrong.end(), {"4.5", "{ name = \"w\" }", "[4]"});
       break;
   }
   return wrong;

@@ -219,5 +219,18 @@ TEST(ConfigRules, TakePathsRelativeToTheFile) {
   EXPECT_EQ(parse_text(text, {"model.source=/x/m"}).config.model_source, "/x/m");
 }
 
+TEST(ConfigRules, AnIntegerForTheParametersIsAPlainShape) {
+  std::string job = kWholeJob;
+  job.replace(job.find("elements"), std::string("elements").size(), "parameters");
+  for (const Parsed& parsed : {parse_text(job), parse_whole("", {"model.parameters=1000"}),
+                               parse_text(job, {"model.elements=1000"})}) {
+    ASSERT_TRUE(parsed.ok) << parsed.text;
+    ASSERT_EQ(parsed.config.parameters.size(), 1u);
+    EXPECT_EQ(parsed.config.parameters[0].shape, std::vector<uint64_t>{1000});
+  }
+  job.replace(job.find("parameters"), 0, "elements = 5\n");
+  EXPECT_NE(parse_text(job).text.find("found the integer 1000"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace optlease

@@ -1,8 +1,12 @@
 // Files that the launcher writes: whole or not at all, and never in the place of something else.
 #include "launcher/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -52,6 +56,40 @@ TEST(Files, ALinkStaysALinkAndADirectoryIsRefused) {
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(text_of(target), "new");
   EXPECT_EQ(write_file_atomically(directory.path(), "x").code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Files, APipeThatNobodyReadsAndASocketEndInWords) {
+  TempDirectory directory;
+  const std::string pipe = directory.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Status written = write_file_atomically(pipe, "line\n");
+  EXPECT_EQ(written.code(), StatusCode::kTimeout);
+  EXPECT_NE(written.message().find("nobody reads"), std::string::npos) << written.text();
+  const std::string path = directory.path() + "/socket";
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(check_writable(path).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(write_file_atomically(path, "x").code(), StatusCode::kInvalidArgument);
+  close(listener);
+}
+
+// As `--report /dev/stdout > file` has it: what is in the file stays, and more is added.
+TEST(Files, AnOpenFileOfThisProcessIsAddedToAndNotReplaced) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/out.txt";
+  const int out = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(out, 0);
+  ASSERT_EQ(write(out, "progress\n", 9), 9);
+  for (const char* folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    const std::string name = folder + std::to_string(out);
+    EXPECT_TRUE(check_writable(name).is_ok());
+    EXPECT_TRUE(write_file_atomically(name, "report\n").is_ok());
+  }
+  close(out);
+  EXPECT_EQ(text_of(path), "progress\nreport\nreport\n");
 }
 
 // What check_writable says before the work is what the writer finds after it.

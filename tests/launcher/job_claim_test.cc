@@ -266,5 +266,26 @@ TEST_F(JobClaimTest, ACorruptChunkIsNamed) {
   EXPECT_EQ(digest.status().code(), StatusCode::kCorrupt);
 }
 
+TEST_F(JobClaimTest, ARefusalForALiveLockLeavesNoRunDirectory) {
+  auto lock = JobLock::acquire(run_->lock_segment(), false);
+  ASSERT_TRUE(lock.is_ok());
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
+  EXPECT_EQ(outcome.failure.code, ExitCode::kAlreadyRunning);
+  EXPECT_FALSE(std::filesystem::exists(run_->path()));
+  lock.value().release_and_unlink();
+}
+
+TEST_F(JobClaimTest, APlanThatCannotBeWrittenCostsNoState) {
+  make_state(7);
+  ASSERT_TRUE(run_->create().is_ok());
+  std::filesystem::create_directories(run_->job_file());  // a directory stands in its place
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kFresh);
+  EXPECT_FALSE(outcome.claim.has_value());
+  EXPECT_FALSE(outcome.failure.text.empty());
+  const auto state = JobState::open(*run_);
+  ASSERT_TRUE(state.is_ok()) << "the state is gone: " << state.status().text();
+  EXPECT_EQ(state.value().view().step_committed(), 7);
+}
+
 }  // namespace
 }  // namespace optlease

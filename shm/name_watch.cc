@@ -1,0 +1,81 @@
+#include "shm/name_watch.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "shm/eintr.h"
+
+namespace optlease {
+namespace {
+
+// Reads all bytes of an open segment that may have no name any more.
+Status read_all(const Segment& from, char* into) {
+  uint64_t done = 0;
+  while (done < from.bytes()) {
+    const ssize_t got = retry_eintr([&] {
+      return ::pread(from.fd(), into + done, from.bytes() - done, static_cast<off_t>(done));
+    });
+    if (got <= 0) {
+      return {StatusCode::kIo, format("reading %s, which has no name any more: %s",
+                                      Segment::path_of(from.name()).c_str(),
+                                      got == 0 ? "it was cut short" : ::strerror(errno))};
+    }
+    done += static_cast<uint64_t>(got);
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<NameWatch> NameWatch::over(const std::vector<std::string>& names) {
+  NameWatch watch;
+  for (const std::string& name : names) {
+    Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
+    if (!segment) return segment.status();
+    segment.value().unmap();
+    watch.watched_.push_back({std::move(segment).value(), false});
+  }
+  return watch;
+}
+
+Status NameWatch::serve(const std::string& name) {
+  for (Watched& watched : watched_) {
+    if (watched.segment.name() == name) return watched.segment.mark_in_use();
+  }
+  OPTLEASE_CHECK(false, "segment %s is not watched", name.c_str());
+  return Status::ok();
+}
+
+std::vector<std::string> NameWatch::lost_now() {
+  std::vector<std::string> lost;
+  for (Watched& watched : watched_) {
+    if (watched.told || watched.segment.name_still_ours()) continue;
+    watched.told = true;
+    lost.push_back(Segment::path_of(watched.segment.name()));
+  }
+  return lost;
+}
+
+Result<std::vector<std::string>> NameWatch::restore() {
+  std::vector<std::string> made;
+  for (Watched& watched : watched_) {
+    if (watched.segment.name_still_ours()) continue;
+    const std::string name = watched.segment.name();
+    Result<Segment> anew = Segment::create(name, watched.segment.bytes());
+    if (!anew) return anew.status();
+    const Status copied = read_all(watched.segment, static_cast<char*>(anew.value().data()));
+    if (!copied.is_ok()) {
+      Segment::unlink(name);
+      return copied;
+    }
+    anew.value().unmap();
+    watched = {std::move(anew).value(), false};
+    made.push_back(Segment::path_of(name));
+  }
+  return made;
+}
+
+}  // namespace optlease

@@ -1,0 +1,37 @@
+// Watches that segments' names are still those that were opened: somebody may remove or replace
+// them under a running job. What is watched stays in memory as long as the watch lives, and can be
+// given a name again. Used by the host store, which also marks what it serves, and by the launcher,
+// which restores names at a job's end. It holds descriptors, no mapping.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shm/segment.h"
+
+namespace optlease {
+
+class NameWatch {
+ public:
+  static Result<NameWatch> over(const std::vector<std::string>& names);
+  // Marks segment `name` as served while the watch lives. Busy where another process serves it.
+  // REQUIRES: it is watched.
+  Status serve(const std::string& name);
+
+  // The paths that were lost since the last call; each is told once.
+  std::vector<std::string> lost_now();
+  // Makes every lost segment anew, under its name and with its bytes; the paths that it made. The
+  // copy needs as much shared memory again. An error leaves the lost bytes where they are: NoSpace,
+  // or AlreadyExists where somebody has put another file there.
+  // REQUIRES: no process writes to them any more.
+  Result<std::vector<std::string>> restore();
+
+ private:
+  struct Watched {
+    Segment segment;
+    bool told = false;
+  };
+  std::vector<Watched> watched_;
+};
+
+}  // namespace optlease

@@ -1,0 +1,103 @@
+// Names that somebody else removes: seen, told once, restored; and who is seen to serve a segment.
+#include "shm/name_watch.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace optlease {
+namespace {
+
+constexpr uint64_t kBytes = 3u << 20;
+
+class NameWatchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const std::string& name : names_) {
+      auto made = Segment::create(name, kBytes);
+      ASSERT_TRUE(made.is_ok());
+      std::memset(made.value().data(), name.back(), kBytes);
+    }
+  }
+  void TearDown() override {
+    for (const std::string& name : names_) Segment::unlink(name);
+  }
+  static bool holds(const std::string& name, char byte) {
+    auto opened = Segment::open(name, Segment::Access::kReadOnly);
+    if (!opened.is_ok() || opened.value().bytes() != kBytes) return false;
+    const char* bytes = static_cast<const char*>(opened.value().data());
+    return std::string_view(bytes, kBytes).find_first_not_of(byte) == std::string_view::npos;
+  }
+  const std::string stem_ = "/optlease-name-watch." + std::to_string(getpid());
+  const std::vector<std::string> names_{stem_ + ".r0", stem_ + ".r1", stem_ + ".ctl"};
+};
+
+TEST_F(NameWatchTest, TellsEachRemovedOrReplacedNameOnce) {
+  auto watch = NameWatch::over(names_);
+  ASSERT_TRUE(watch.is_ok()) << watch.status().text();
+  EXPECT_TRUE(watch.value().lost_now().empty());
+  Segment::unlink(names_[1]);
+  EXPECT_EQ(watch.value().lost_now(), std::vector<std::string>{Segment::path_of(names_[1])});
+  EXPECT_TRUE(watch.value().lost_now().empty()) << "told twice";
+  Segment::unlink(names_[2]);
+  ASSERT_TRUE(Segment::create(names_[2], 4096).is_ok()) << "replaced by another file";
+  EXPECT_EQ(watch.value().lost_now(), std::vector<std::string>{Segment::path_of(names_[2])});
+}
+
+TEST_F(NameWatchTest, RestoresWhatWasRemovedWithItsBytes) {
+  auto watch = NameWatch::over(names_);
+  ASSERT_TRUE(watch.is_ok());
+  Segment::unlink(names_[0]);
+  Segment::unlink(names_[2]);
+  const auto made = watch.value().restore();
+  ASSERT_TRUE(made.is_ok()) << made.status().text();
+  EXPECT_EQ(made.value(),
+            (std::vector<std::string>{Segment::path_of(names_[0]), Segment::path_of(names_[2])}));
+  for (const std::string& name : names_) EXPECT_TRUE(holds(name, name.back())) << name;
+  EXPECT_TRUE(watch.value().lost_now().empty()) << "the new ones are watched";
+  Segment::unlink(names_[0]);
+  EXPECT_EQ(watch.value().lost_now().size(), 1u);
+}
+
+TEST_F(NameWatchTest, AnothersFileUnderTheNameIsLeftAlone) {
+  auto watch = NameWatch::over(names_);
+  ASSERT_TRUE(watch.is_ok());
+  Segment::unlink(names_[1]);
+  {
+    auto other = Segment::create(names_[1], kBytes);
+    ASSERT_TRUE(other.is_ok());
+    std::memset(other.value().data(), 'x', kBytes);
+  }
+  EXPECT_EQ(watch.value().restore().status().code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(holds(names_[1], 'x'));
+  Segment::unlink(names_[1]);
+  ASSERT_TRUE(watch.value().restore().is_ok()) << "once it is gone";
+  EXPECT_TRUE(holds(names_[1], '1'));
+}
+
+TEST_F(NameWatchTest, MarksASegmentAsServedForAsLongAsItLives) {
+  const std::string& control = names_[2];
+  EXPECT_FALSE(Segment::in_use(control));
+  {
+    auto watch = NameWatch::over(names_);
+    ASSERT_TRUE(watch.is_ok());
+    EXPECT_FALSE(Segment::in_use(control));
+    ASSERT_TRUE(watch.value().serve(control).is_ok());
+    EXPECT_TRUE(Segment::in_use(control));
+    EXPECT_FALSE(Segment::in_use(names_[0]));
+    auto another = NameWatch::over(names_);
+    ASSERT_TRUE(another.is_ok());
+    EXPECT_EQ(another.value().serve(control).code(), StatusCode::kBusy);
+  }
+  EXPECT_FALSE(Segment::in_use(control));
+  EXPECT_FALSE(Segment::in_use(stem_ + ".absent"));
+}
+
+TEST_F(NameWatchTest, ANameThatIsMissingIsAnError) {
+  Segment::unlink(names_[0]);
+  EXPECT_EQ(NameWatch::over(names_).status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace optlease
