@@ -97,9 +97,8 @@ Status GpuActor::open_parts() {
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
   const SegmentPlan& segment = plan_.segment;
-  OPTLEASE_TRY(device_->adopt_host_memory(
-      arena_memory(*window_, rank_, arena_,
-                   segment.window_chunks * (segment.prefetch_windows + 1))));
+  OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
+      *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
   OPTLEASE_TRY(open_buffers());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
@@ -132,9 +131,13 @@ Status GpuActor::open_window() {
       return Status::ok();
     }
     const StatusCode code = window.status().code();
-    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() ||
-        lifeline_.closed()) {
-      return window.status();
+    const bool may_come = code == StatusCode::kNotFound || code == StatusCode::kBusy;
+    if (!may_come || lifeline_.closed()) return window.status();
+    if (deadline.passed()) {
+      return {StatusCode::kPeerLost,
+              format("the host store has made no state within %llu ms (restart.start_timeout_s): ",
+                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms)) +
+                  window.status().message()};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
