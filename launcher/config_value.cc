@@ -85,9 +85,10 @@ ConfigValue convert(const toml::node& node, const Placer& place) {
 
 // The value after "key=" of an override; nothing where it is no TOML value.
 std::optional<ConfigValue> parse_override_value(const std::string& text, const std::string& place) {
-  if (line_of_deep_key(text) != 0) return std::nullopt;
+  const std::string statement = "v = " + text;
+  if (line_of_deep_key(statement) != 0) return std::nullopt;
   try {
-    const toml::table table = toml::parse("v = " + text);
+    const toml::table table = toml::parse(statement);
     if (table.size() != 1) return std::nullopt;
     return convert(*table.get("v"), Placer{place, false});
   } catch (const toml::parse_error&) {
@@ -189,7 +190,7 @@ void apply_override(const std::string& override_text, ConfigValue* root,
     return;
   }
   const std::string path = override_text.substr(0, equals);
-  if (line_of_deep_key(path) != 0) {
+  if (static_cast<size_t>(std::count(path.begin(), path.end(), '.')) >= kTableDepthMax) {
     errors->push_back(
         {place, "",
          format("a key has more than %zu parts, those of the tables around it included",

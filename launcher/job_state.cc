@@ -22,6 +22,12 @@ bool is_segment_suffix(const std::string& suffix) {
 
 Result<JobState> JobState::open(const RunDirectory& run) {
   auto control = Segment::open(run.control_segment(), Segment::Access::kReadOnly);
+  if (control.status().code() == StatusCode::kNotFound) {
+    return Status(StatusCode::kNotFound, "job " + run.job_name() +
+                                             " has no state on this node (there is no " +
+                                             Segment::path_of(run.control_segment()) +
+                                             "); `optlease status` lists this user's jobs");
+  }
   if (!control) return control.status();
   auto view = ControlView::over(control.value().data(), control.value().bytes());
   if (!view) return view.status();

@@ -22,6 +22,8 @@ extern char** environ;
 namespace optlease {
 namespace {
 
+constexpr int kReapMs = 2000;  // SIGKILL ends any process but one that is stuck in the kernel
+
 enum class Stage : int { kParentGone, kLog, kKeep, kExec };
 
 // What the child says through the pipe when it could not become the program.
@@ -131,10 +133,35 @@ Status status_of(const Failure& failure, const SpawnRequest& request, const std:
 
 // Waits for exec: the pipe's write end closes on success and carries a Failure otherwise.
 Status wait_for_exec(int report_fd, const SpawnRequest& request, const std::string& path) {
+  const Deadline deadline = Deadline::after_ms(request.exec_timeout_ms);
+  pollfd wait{report_fd, POLLIN, 0};
+  while (poll(&wait, 1, deadline.remaining_ms()) <= 0) {
+    if (!deadline.passed()) continue;
+    return {StatusCode::kTimeout,
+            format("%s was not executed within %d ms: does its file system answer%s%s? The new "
+                   "process was killed",
+                   path.c_str(), request.exec_timeout_ms,
+                   request.log_file.empty() ? "" : ", and that of its log, ",
+                   request.log_file.c_str())};
+  }
   Failure failure{};
   const ssize_t got = retry_eintr([&] { return read(report_fd, &failure, sizeof failure); });
   if (got == static_cast<ssize_t>(sizeof failure)) return status_of(failure, request, path);
   return Status::ok();
+}
+
+// Ends a child that is of no use; `why`, with the words for one that does not end.
+Status given_up(pid_t pid, const Status& why) {
+  (void)kill(pid, SIGKILL);
+  const Deadline deadline = Deadline::after_ms(kReapMs);
+  while (retry_eintr([&] { return waitpid(pid, nullptr, WNOHANG); }) == 0) {
+    if (deadline.passed()) {
+      return {why.code(), why.message() + format("; process %d is stuck in the kernel and lives on",
+                                                 static_cast<int>(pid))};
+    }
+    (void)poll(nullptr, 0, 2);
+  }
+  return why;
 }
 
 }  // namespace
@@ -207,10 +234,8 @@ Result<Child> spawn(const SpawnRequest& request) {
   UniqueFd pidfd = open_pidfd(pid);
   const Status started = wait_for_exec(report_read.get(), request, path.value());
   if (started.is_ok() && pidfd) return Child(pid, std::move(pidfd));
-  (void)kill(pid, SIGKILL);
-  (void)retry_eintr([&] { return waitpid(pid, nullptr, 0); });
-  if (!started.is_ok()) return started;
-  return Status(StatusCode::kIo, format("no pidfd for process %d", static_cast<int>(pid)));
+  return given_up(
+      pid, started.is_ok() ? Status(StatusCode::kIo, "a new process has no pidfd") : started);
 }
 
 Result<std::string> find_program(const std::string& program) {

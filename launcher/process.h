@@ -24,6 +24,7 @@ struct SpawnRequest {
   std::vector<std::string> environment;  // "NAME=value", added to or replacing this process's own
   std::string log_file;                  // created (0600) or appended to; empty: inherits ours
   std::vector<int> kept_fds;             // stay open in the child, under the same numbers
+  int exec_timeout_ms = 10'000;          // the caller stands still until exec: never for longer
 };
 
 // A child that has been started and not been reaped. Movable; destroying it does not end it.
@@ -49,8 +50,9 @@ class Child {
 };
 
 // Forks and executes. Returns once exec has succeeded, or with the words for what failed: NotFound
-// (no such program), Permission, Io. REQUIRES: called on the launcher's main thread, because the
-// kernel ties PR_SET_PDEATHSIG to the thread that forked.
+// (no such program), Permission, Io; Timeout where a file system or a log that is a pipe kept the
+// child from exec: it is killed. REQUIRES: called on the launcher's main thread, because the kernel
+// ties PR_SET_PDEATHSIG to the thread that forked.
 Result<Child> spawn(const SpawnRequest& request);
 
 // Readable once process `pid` has ended; none where there is no such process.

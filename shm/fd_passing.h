@@ -22,7 +22,6 @@ class FdReceiver {
   bool complete(size_t bytes) const { return got_ == bytes; }
   size_t got() const { return got_; }
   UniqueFd take_fd() { return std::move(fd_); }
-  bool has_fd() const { return static_cast<bool>(fd_); }
   void reset();
 
  private:

@@ -15,6 +15,7 @@
 
 #include "shm/eintr.h"
 #include "shm/kill_point.h"
+#include "shm/monotonic.h"
 #include "shm/segment.h"
 
 namespace optlease {
@@ -90,12 +91,6 @@ void pause_ms(uint64_t ms) {
   ::nanosleep(&pause, nullptr);
 }
 
-uint64_t now_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
-}
-
 Result<UniqueFd> open_lock(const std::string& name, int flags) {
   // O_NONBLOCK: a FIFO in our place would otherwise hold us until somebody opened its other end.
   UniqueFd fd(retry_eintr([&] {
@@ -119,7 +114,7 @@ Result<UniqueFd> open_lock(const std::string& name, int flags) {
 }  // namespace
 
 Result<JobLock> JobLock::acquire(const std::string& name, bool inheritable) {
-  const uint64_t give_up_ms = now_ms() + kJobLockPatienceMs;
+  const uint64_t give_up_ms = monotonic_ms() + kJobLockPatienceMs;
   for (int tries = 0; tries < kReplacedTriesMax; ++tries) {
     Result<UniqueFd> fd = open_lock(name, O_RDWR | O_CREAT);
     if (!fd.is_ok()) return fd.status();
@@ -127,7 +122,7 @@ Result<JobLock> JobLock::acquire(const std::string& name, bool inheritable) {
     while (::flock(fd.value().get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) return failed(name, "flock", errno);
-      if (now_ms() >= give_up_ms) return busy(name, fd.value().get());
+      if (monotonic_ms() >= give_up_ms) return busy(name, fd.value().get());
       pause_ms(3);
     }
     KILL_POINT("lock.taken");

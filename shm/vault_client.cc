@@ -14,22 +14,19 @@
 #include "shm/contract/vault.h"
 #include "shm/eintr.h"
 #include "shm/fd_passing.h"
+#include "shm/monotonic.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
 namespace {
 
-uint64_t now_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
-}
-
 // One call to the vault at `path`, with what remains of its time.
 class VaultCall {
  public:
   VaultCall(std::string path, uint64_t timeout_ms)
-      : path_(std::move(path)), timeout_ms_(timeout_ms), deadline_ms_(now_ms() + timeout_ms) {}
+      : path_(std::move(path)),
+        timeout_ms_(timeout_ms),
+        deadline_ms_(monotonic_ms() + timeout_ms) {}
 
   // Sends `request` (with `fd` if it is one) and waits for the reply to it.
   Result<VaultMessage> exchange(const VaultMessage& request, int fd);
@@ -56,7 +53,7 @@ class VaultCall {
 
 Status VaultCall::wait_for(short events) {
   for (;;) {
-    const uint64_t now = now_ms();
+    const uint64_t now = monotonic_ms();
     if (now >= deadline_ms_) {
       return {StatusCode::kTimeout,
               format("vault %s did not answer within %" PRIu64 " ms", path_.c_str(), timeout_ms_)};
@@ -86,7 +83,7 @@ Status VaultCall::connect() {
     if (errno == EINTR) continue;
     // EAGAIN: more callers wait than the backlog holds; a Unix socket offers nothing to poll for.
     if (errno != EAGAIN) return failed("connect");
-    if (now_ms() >= deadline_ms_) {
+    if (monotonic_ms() >= deadline_ms_) {
       return {StatusCode::kTimeout, "vault " + path_ + " does not accept connections"};
     }
     const timespec pause{0, 2'000'000};

@@ -131,9 +131,13 @@ Status GpuActor::open_window() {
       return Status::ok();
     }
     const StatusCode code = window.status().code();
-    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() ||
-        lifeline_.closed()) {
-      return window.status();
+    const bool may_come = code == StatusCode::kNotFound || code == StatusCode::kBusy;
+    if (!may_come || lifeline_.closed()) return window.status();
+    if (deadline.passed()) {
+      return {StatusCode::kPeerLost,
+              format("the host store has made no state within %llu ms (restart.start_timeout_s): ",
+                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms)) +
+                  window.status().message()};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

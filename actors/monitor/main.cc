@@ -36,7 +36,7 @@ void allow_many_descriptors() {
 int run(int argc, char** argv) {
   optlease::MonitorOptions options;
   CLI::App app("Shows what the actors of a running Optlease job do", "optlease-monitor");
-  app.add_option("--job,job", options.job, "The job's name")->required();
+  app.add_option("--job,job", options.job, "The job's name; needed once, with --job or without");
   app.add_flag("--once", options.once, "Print one view and end");
   app.add_flag("--json", options.json, "One JSON document a line, one line an update");
   app.add_option("--interval-ms", options.interval_ms, "Time between redraws")
@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   try {
     app.parse(argc, argv);
+    if (options.job.empty()) throw CLI::RequiredError("a job's name");
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return static_cast<int>(optlease::ExitCode::kOk);

@@ -42,9 +42,11 @@ ChildArgsOutcome parse_child_args(const ChildProgram& program, int argc, const c
       ->check(CLI::PositiveNumber);
   app.add_option("--lifeline-fd", args.lifeline_fd, "The launcher's SOCK_SEQPACKET socket")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--create", args.create, "Make new state segments (host store)");
-  app.add_flag("--all-older-reaped", args.all_older_reaped,
-               "No older process of this job lives any more");
+  if (!program.has_rank) {
+    app.add_flag("--create", args.create, "Make new state segments");
+    app.add_flag("--all-older-reaped", args.all_older_reaped,
+                 "No older process of this job lives any more");
+  }
   app.add_option("--rehearsal", args.rehearsals,
                  "Index of a rehearsed kill that is not done yet; may be repeated")
       ->expected(1)

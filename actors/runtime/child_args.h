@@ -13,11 +13,12 @@
 namespace optlease {
 
 struct ChildArgs {
-  std::string job;                   // --job NAME
-  uint32_t rank = 0;                 // --rank N; a host store has none
-  uint64_t incarnation = 1;          // --incarnation N, from 1
-  int lifeline_fd = -1;              // --lifeline-fd N; -1: none (started by hand)
-  bool create = false;               // --create: the host store makes new segments
+  std::string job;           // --job NAME
+  uint32_t rank = 0;         // --rank N; a host store has none
+  uint64_t incarnation = 1;  // --incarnation N, from 1
+  int lifeline_fd = -1;      // --lifeline-fd N; -1: none (started by hand)
+  // Of the host store alone:
+  bool create = false;               // --create: it makes new segments
   bool all_older_reaped = false;     // --all-older-reaped: no older incarnation of any rank lives
   std::vector<uint32_t> rehearsals;  // --rehearsal INDEX, into JobPlan::rehearsals; those not done
   LogLevel log_level = LogLevel::kInfo;  // --log-level debug|info|warn|error
@@ -29,7 +30,7 @@ struct ChildArgs {
 struct ChildProgram {
   std::string name;  // "optlease-gpu-actor"
   std::string description;
-  bool has_rank = true;  // false: --rank is refused (host store)
+  bool has_rank = true;  // false: the host store, which takes no --rank but the flags of a store
 };
 
 // argv[0] = `executable`, then only what differs from the defaults, and always --job.

@@ -22,7 +22,6 @@ class ModelSource {
   static Result<ModelSource> open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  size_t file_count() const { return files_.size(); }
   // Sorted.
   std::vector<std::string> names() const;
   // Null where the model has no such tensor.

@@ -145,6 +145,23 @@ TEST_F(AttachTest, TheAnswerToAHelloFromBeforeTheDrainAttachesNobody) {
   EXPECT_EQ(hear(MessageKind::kHeartbeat).epoch, kEpoch + 1);
 }
 
+// Fault case 22: the segments are there, and nobody answers.
+TEST_F(AttachTest, WithoutAnAnswerOfTheStoreItEndsAsStoreLost) {
+  TearDown();
+  JobPlan plan = home_.plan();
+  plan.restart.start_timeout_ms = 300;
+  LifelinePair pair = make_lifeline().value();
+  launcher_fd_ = UniqueFd(pair.launcher_fd);
+  ChildArgs args;
+  args.job = home_.directory().job_name();
+  args.incarnation = 2;
+  actor_.reset();
+  auto actor = GpuActor::create(args, plan, home_.directory(),
+                                std::move(Lifeline::adopt(pair.child_fd)).value());
+  ASSERT_TRUE(actor.is_ok()) << actor.status().text();
+  EXPECT_EQ(actor.value()->run(), ExitCode::kStoreLost);
+}
+
 // The window is at work in the shadow slot when the store calls its lease void.
 TEST_F(AttachTest, WhileTheStreamsStillWriteNoWelcomeCountsAndNoHelloIsSaid) {
   const uint64_t stale = attach(kEpoch);

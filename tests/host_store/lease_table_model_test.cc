@@ -2,14 +2,13 @@
 // it and why. The model is slow and obvious; the table must agree after every operation.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 
 #include "shm/lease_table.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {
@@ -285,10 +284,7 @@ class Model {
 };
 
 TEST(LeaseTableModel, AgreesWithTheNaiveModelAfterEveryRandomOperation) {
-  const char* fixed = std::getenv("OPTLEASE_TEST_SEED");
-  const uint64_t base =
-      fixed != nullptr ? std::strtoull(fixed, nullptr, 0) : std::random_device{}();
-  std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(base));
+  const uint64_t base = test_seed();
   uint64_t grants = 0, commits = 0, quarantined = 0;
   for (uint64_t run = 0; run < 100; ++run) {
     Model model(base + run);

@@ -2,13 +2,12 @@
 // the segments, which outlive everybody, say. And it must get on as soon as everybody is attached.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <random>
 #include <utility>
 
 #include "actors/host_store/step_coordinator.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {
@@ -263,10 +262,7 @@ class Simulation {
 };
 
 TEST(StepCoordinatorModel, KeepsItsOrderUnderRandomDeathsAndGetsOnOnceAllAreAttached) {
-  const char* fixed = std::getenv("OPTLEASE_TEST_SEED");
-  const uint64_t base =
-      fixed != nullptr ? std::strtoull(fixed, nullptr, 0) : std::random_device{}();
-  std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(base));
+  const uint64_t base = test_seed();
   Step committed = 0;
   for (uint64_t run = 0; run < 300; ++run) {
     Simulation simulation(base + run);

@@ -53,12 +53,24 @@ class StoreProcess {
   }
 
   const RunDirectory& directory() const { return *directory_; }
+  // The job's plan, for who starts after this.
+  void set_start_timeout(uint64_t ms) {
+    plan_.restart.start_timeout_ms = ms;
+    std::ofstream(directory_->job_file()) << to_json(plan_);
+  }
   const SegmentNames& names() const { return names_; }
 
   // `lifeline`: the launcher's end of it.
   pid_t spawn(bool create, int* lifeline) {
+    std::vector<std::string> words;
+    if (create) words.emplace_back("--create");
+    return spawn("optlease-host-store", words, "", lifeline);
+  }
+  // The same of any program of the job. `log`: the file that gets its words; empty: they stay ours.
+  pid_t spawn(const char* name, const std::vector<std::string>& words, const std::string& log,
+              int* lifeline) {
     LifelinePair pair = make_lifeline().value();
-    const std::string program = std::string(OPTLEASE_BIN_DIR) + "/optlease-host-store";
+    const std::string program = std::string(OPTLEASE_BIN_DIR) + "/" + name;
     const std::string& job = directory_->job_name();
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -66,8 +78,10 @@ class StoreProcess {
       const std::string number = format("%d", kept);
       std::vector<const char*> argv = {program.c_str(), "--job",       job.c_str(), "--lifeline-fd",
                                        number.c_str(),  "--log-level", "error"};
-      if (create) argv.push_back("--create");
+      for (const std::string& word : words) argv.push_back(word.c_str());
       argv.push_back(nullptr);
+      if (!log.empty() && std::freopen(log.c_str(), "w", stderr) == nullptr) ::_exit(126);
+      if (!log.empty()) ::dup2(STDERR_FILENO, STDOUT_FILENO);
       ::execv(program.c_str(), const_cast<char* const*>(argv.data()));
       ::_exit(127);
     }

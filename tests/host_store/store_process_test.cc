@@ -1,11 +1,12 @@
 // The host store as a real process: kills, refusals, ends.
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <sstream>
 
 #include "tests/host_store/store_process.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {
@@ -22,11 +23,7 @@ TEST(HostStoreProcess, CommitsStepsOverSockets) {
 
 // Fault case 10.
 TEST(HostStoreProcess, SurvivesSigkillAtRandomMomentsWithExactVersionsAndNoLostSlot) {
-  const char* fixed = std::getenv("OPTLEASE_TEST_SEED");
-  const uint64_t seed =
-      fixed != nullptr ? std::strtoull(fixed, nullptr, 0) : std::random_device{}();
-  std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   StoreProcess job;
   job.start(true);
   job.add_actors();
@@ -95,6 +92,26 @@ TEST(HostStoreProcess, RecoveringNothingIsAnErrorOfItsOwn) {
   const int status = job.run_to_end(false);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kStateAbsent));
+}
+
+// Fault case 22.
+TEST(HostStoreProcess, AnActorWithoutAStoreEndsByItselfAndSaysSo) {
+  StoreProcess job;
+  job.set_start_timeout(200);
+  const std::string log = job.directory().path() + "/actor.log";
+  int lifeline = -1;
+  const int status =
+      StoreProcess::wait(job.spawn("optlease-gpu-actor", {"--rank", "0"}, log, &lifeline));
+  ::close(lifeline);
+  std::stringstream text;
+  text << std::ifstream(log).rdbuf();
+  ASSERT_TRUE(WIFEXITED(status)) << text.str();
+  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kStoreLost)) << text.str();
+  for (const std::string& part :
+       {std::string("cannot start"), std::string("the host store has made no state within 200 ms"),
+        std::string("restart.start_timeout_s"), Segment::path_of(job.names().control)}) {
+    EXPECT_NE(text.str().find(part), std::string::npos) << part << " is not in: " << text.str();
+  }
 }
 
 // Fault case 3: killed at each step of creation, the next --create makes it anew or says why not.

@@ -2,11 +2,10 @@
 // wrong request.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 
 #include "tests/host_store/service_job.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {
@@ -39,11 +38,7 @@ TEST(StoreService, ASkippedStepMovesVersionsAndNothingElse) {
 
 // Fault cases 10 and 11, in the store's part.
 TEST(StoreService, SurvivesRandomDeathsOfActorsAndStoreBitExactly) {
-  const char* fixed = std::getenv("OPTLEASE_TEST_SEED");
-  const uint64_t seed =
-      fixed != nullptr ? std::strtoull(fixed, nullptr, 0) : std::random_device{}();
-  std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   const auto pick = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   ServiceJob job;
   uint64_t lives[2] = {1, 1}, reaped[2] = {0, 0};

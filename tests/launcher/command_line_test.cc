@@ -82,8 +82,12 @@ TEST_F(CommandLine, ToolsSayWhenAJobDoesNotRun) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"digest", job}, {"export", job, "--out", "/dev/null"}}) {
     const Outcome outcome = run(words);
-    EXPECT_NE(outcome.code, 0) << words[0];
-    EXPECT_NE(outcome.output.find(words[0]), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.code, 7) << words[0];
+    for (const std::string& part :
+         {"optlease " + words[0] + ": job " + job + " has no state on this node",
+          std::string("`optlease status` lists")}) {
+      EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
+    }
   }
 }
 

@@ -128,6 +128,21 @@ TEST_F(ProcessTest, SaysWhenTheLogCannotBeOpened) {
   EXPECT_NE(child.status().message().find("missing/child.log"), std::string::npos);
 }
 
+// Opening a pipe that nobody reads blocks, as a dead network file system does.
+TEST_F(ProcessTest, GivesUpAndKillsAChildThatDoesNotGetToExec) {
+  ASSERT_EQ(mkfifo(log_.c_str(), 0600), 0);
+  SpawnRequest request;
+  request.exec_timeout_ms = 100;
+  const auto child = shell("exit 0", request);
+  ASSERT_FALSE(child.is_ok());
+  EXPECT_EQ(child.status().code(), StatusCode::kTimeout);
+  for (const std::string& part : {std::string("/bin/sh"), std::string("100 ms"), log_}) {
+    EXPECT_NE(child.status().message().find(part), std::string::npos) << child.status().text();
+  }
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+  EXPECT_EQ(errno, ECHILD);
+}
+
 TEST_F(ProcessTest, PassesOnOnlyTheDescriptorsThatAreNamed) {
   const int kept = open("/dev/null", O_RDONLY | O_CLOEXEC);
   const int leaked =

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
 
 #include "launcher/supervisor_core.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {
@@ -154,9 +154,9 @@ class Model {
 };
 
 TEST(SupervisorModel, KeepsItsRulesUnderRandomDeaths) {
-  const char* wanted = std::getenv("OPTLEASE_TEST_SEED");
-  const uint64_t first = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 1;
-  const uint64_t last = wanted != nullptr ? first : 40;
+  const std::optional<uint64_t> wanted = given_test_seed();
+  const uint64_t first = wanted.value_or(1);
+  const uint64_t last = wanted.value_or(40);
   size_t spawns = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE("OPTLEASE_TEST_SEED=" + std::to_string(seed));

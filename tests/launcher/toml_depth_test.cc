@@ -28,6 +28,25 @@ TEST(TomlDepth, CountsTheTablesAroundAKey) {
   EXPECT_EQ(line_of_deep_key(wide + "]"), 0u) << "width is no depth";
 }
 
+TEST(TomlDepth, CountsThePartsOfTheHeaderAboveAKey) {
+  EXPECT_EQ(line_of_deep_key("[" + parts(63) + "]\nb = 1"), 0u);
+  EXPECT_EQ(line_of_deep_key("[" + parts(60) + "]\nb = 1\n" + parts(5) + " = 1"), 3u);
+  EXPECT_EQ(line_of_deep_key("  [[" + parts(60) + "]] # an element\n" + parts(5) + " = 1"), 2u);
+  EXPECT_EQ(line_of_deep_key("[" + parts(60) + "]\n[b]\n" + parts(5) + " = 1"), 0u)
+      << "the last header counts, and no other";
+  EXPECT_EQ(line_of_deep_key("[[" + parts(65) + "]]"), 1u);
+}
+
+TEST(TomlDepth, LeavesAMissingBracketToTheParser) {
+  std::string numbers;
+  for (int i = 0; i < 80; ++i) numbers += "x" + std::to_string(i) + " = 0.5\n";
+  for (const char* unclosed : {"[job\n", "[[job]\n", "[job # no bracket ]\n", "[job.\"a\n",
+                               "[\"\"\"a\n\"\"\"]\n", "x = [1.5\n", "x = {a.b = 1\n"}) {
+    EXPECT_EQ(line_of_deep_key(unclosed + numbers), 0u) << unclosed;
+  }
+  EXPECT_EQ(line_of_deep_key("[" + parts(65) + "\n"), 1u) << "it is deep before it is unclosed";
+}
+
 TEST(TomlDepth, QuotesInCommentsAndStringsHideNothing) {
   const std::string deep = "\n" + parts(100) + " = 1\n";
   for (const char* before :

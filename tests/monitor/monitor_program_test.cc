@@ -2,9 +2,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <csignal>
 #include <cstdio>
@@ -176,6 +176,17 @@ TEST_F(MonitorProgram, RefusesWrongUsage) {
   EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kUsage));
   start({"../job"});
   EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kUsage));
+  start({"--once"});
+  EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kUsage));
+  EXPECT_NE(output().find("a job's name is required"), std::string::npos) << output();
+}
+
+TEST_F(MonitorProgram, HelpAsksForTheJobOnce) {
+  start({"--help"});
+  EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kOk));
+  EXPECT_NE(output().find("--job"), std::string::npos) << output();
+  EXPECT_EQ(output().find("REQUIRED"), std::string::npos) << "either of the two serves:\n"
+                                                          << output();
 }
 
 TEST_F(MonitorProgram, FollowsActorsThatComeAndGoUntilTheJobEnds) {

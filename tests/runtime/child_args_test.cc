@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "tests/support/test_seed.h"
+
 namespace optlease {
 namespace {
 
@@ -25,9 +27,7 @@ void expect_usage(const ChildProgram& program, std::vector<std::string> words) {
 }
 
 TEST(ChildArgs, WhatTheLauncherBuildsTheChildReads) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 500; ++round) {
     ChildArgs args;
     args.job = "job-" + std::to_string(random() % 100);
@@ -35,8 +35,8 @@ TEST(ChildArgs, WhatTheLauncherBuildsTheChildReads) {
     if (program.has_rank) args.rank = static_cast<uint32_t>(random() % 1024);
     if (random() % 2 == 0) args.incarnation = 1 + (random() >> 1);
     if (random() % 2 == 0) args.lifeline_fd = static_cast<int>(random() % 1000);
-    args.create = random() % 2 == 0;
-    args.all_older_reaped = random() % 2 == 0;
+    args.create = !program.has_rank && random() % 2 == 0;
+    args.all_older_reaped = !program.has_rank && random() % 2 == 0;
     for (uint64_t i = random() % 4; i > 0; --i) {
       args.rehearsals.push_back(static_cast<uint32_t>(random()));
     }
@@ -58,8 +58,13 @@ TEST(ChildArgs, HelpIsNoError) {
   EXPECT_FALSE(outcome.args.has_value());
   EXPECT_EQ(outcome.exit_code, ExitCode::kOk);
   for (const char* part : {"Updates one rank", "--job", "--rank", "--incarnation", "--lifeline-fd",
-                           "--create", "--all-older-reaped", "--rehearsal", "--log-level"}) {
+                           "--rehearsal", "--log-level"}) {
     EXPECT_NE(outcome.text.find(part), std::string::npos) << part;
+  }
+  const std::string store = parse_words(kStore, {"program", "--help"}).text;
+  for (const char* part : {"--create", "--all-older-reaped"}) {
+    EXPECT_NE(store.find(part), std::string::npos) << part;
+    EXPECT_EQ(outcome.text.find(part), std::string::npos) << part << " is the host store's";
   }
 }
 
@@ -74,7 +79,8 @@ TEST(ChildArgs, WrongUsageIsSaidWithTheUsageCode) {
   expect_usage(kActor, {"--job", "j", "--rank", "0", "--rehearsal", "x"});
   expect_usage(kActor, {"--job", "j", "--rank", "0", "--unknown"});
   expect_usage(kActor, {"--job", "j", "--rank", "0", "stray"});
-  expect_usage(kStore, {"--job", "j", "--rank", "0"});  // a store has none
+  expect_usage(kStore, {"--job", "j", "--rank", "0"});              // a store has none
+  expect_usage(kActor, {"--job", "j", "--rank", "0", "--create"});  // an actor makes no segments
 }
 
 TEST(ExitCodes, AreSmallDistinctAndNamed) {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "shm/contract/limits.h"
+#include "tests/support/test_seed.h"
 #include "tests/wire/run_environment.h"
 
 namespace optlease {
@@ -132,9 +133,7 @@ TEST(Telemetry, OtherSchemasTypesAndGarbageAreRefused) {
 }
 
 TEST(Telemetry, SurvivesRandomChangesOfADocument) {
-  const uint32_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test_seed());
   const std::string good = to_json(distinct_telemetry());
   int refused = 0;
   for (int round = 0; round < 5000; ++round) {
@@ -282,9 +281,7 @@ TEST_F(PublisherTest, RequestersThatLeaveOrFloodAreHarmless) {
 }
 
 TEST_F(PublisherTest, RandomBytesOnBothSocketsAreHarmless) {
-  const uint32_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test_seed());
   TelemetryPublisher publisher = open();
   for (int round = 0; round < 40; ++round) {
     const std::string path =

@@ -77,14 +77,6 @@ CommandResult wait_for(pid_t pid, int timeout_s, const std::string& output_path)
 
 }  // namespace
 
-uint64_t test_seed() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("OPTLEASE_TEST_SEED");
-    return given != nullptr ? std::strtoull(given, nullptr, 10) : static_cast<uint64_t>(now_us());
-  }();
-  return seed;
-}
-
 bool long_tests() { return std::getenv("OPTLEASE_TEST_LONG") != nullptr; }
 
 SystemJob::SystemJob(const std::string& name) {

@@ -77,8 +77,6 @@ class SystemJob {
   bool segments_may_stay_ = false;
 };
 
-// OPTLEASE_TEST_SEED, or one from the clock; printed by whoever uses it.
-uint64_t test_seed();
 bool long_tests();  // OPTLEASE_TEST_LONG
 
 }  // namespace optlease

@@ -10,6 +10,7 @@
 
 #include "shm/contract/status.h"
 #include "tests/support/system_job.h"
+#include "tests/support/test_seed.h"
 
 namespace optlease {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "tests/support/test_seed.h"
+
 namespace optlease {
 namespace {
 
@@ -66,8 +68,7 @@ TEST(Codec, RefusesEveryTruncationAndEveryExtension) {
 }
 
 TEST(Codec, SurvivesRandomFrames) {
-  const uint64_t seed = std::random_device{}();
-  RecordProperty("seed", static_cast<int>(seed));
+  const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   const std::string good = encode({}, MessageKind::kLeaseRequest, 1, lease_request());
   int accepted = 0;

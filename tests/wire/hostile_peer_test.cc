@@ -10,6 +10,7 @@
 #include "actors/wire/socket.h"
 #include "shm/contract/limits.h"
 #include "tests/support/resident_bytes.h"
+#include "tests/support/test_seed.h"
 #include "tests/wire/run_environment.h"
 
 namespace optlease {
@@ -80,9 +81,7 @@ class HostilePeer : public RunEnvironment {
 };
 
 TEST_F(HostilePeer, RandomBytesDisturbNobody) {
-  const uint32_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test_seed());
   Socket router = bind(Type::kRouter);
   SocketOptions options;
   options.routing_id = "good";
