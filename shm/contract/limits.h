@@ -15,7 +15,6 @@ inline constexpr uint64_t kTensorElementsMax = 1ull << 46;  // a parameter's, an
 inline constexpr uint32_t kTensorNameBytes = 192;  // with the final zero
 inline constexpr uint32_t kNameBytes = 64;         // spaces, with the final zero
 inline constexpr uint32_t kJobNameBytesMax = 48;   // without the final zero
-inline constexpr uint32_t kArrayCountMax = 4;      // state arrays a chunk
 inline constexpr uint32_t kArrayAlignBytes = 256;  // each state array's start within a chunk
 inline constexpr uint32_t kPageBytes = 4096;
 inline constexpr uint32_t kShardAlignElements = 64;
