@@ -102,8 +102,10 @@ Result<ReportComparison> compare_reports(const std::string& name_a, const std::s
     out.both_passed = a.at("status") == "passed" && b.at("status") == "passed";
     out.text += "state digest, first:  " + (digest_a.empty() ? "none" : digest_a) + "\n" +
                 "state digest, second: " + (digest_b.empty() ? "none" : digest_b) + "\n";
-    out.text +=
-        out.same_state ? "The two states are equal, bit for bit.\n" : "The two states DIFFER.\n";
+    out.text += digest_a.empty() || digest_b.empty()
+                    ? "Without both digests nothing is known of the states.\n"
+                : out.same_state ? "The two states are equal, bit for bit.\n"
+                                 : "The two states DIFFER.\n";
     if (!out.both_passed) out.text += "At least one run did not pass its own checks.\n";
     return out;
   } catch (const nlohmann::json::exception& error) {

@@ -44,7 +44,8 @@ struct ClaimOutcome {
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode);
 
 // True where a process of the job serves it, even where the job's lock was deleted under it: its
-// launcher answers, or, seen from another run directory too, a store serves its control segment.
+// launcher answers, or, seen from another run directory too, a store serves its control segment or
+// a launcher watches its arenas.
 bool job_answers(const RunDirectory& run);
 
 // In words, what differs between the layout of a stored state and of a plan; empty: nothing that

@@ -1,6 +1,7 @@
 #include "launcher/run_job.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
@@ -113,6 +114,10 @@ ExitCode run_job(const RunOptions& options) {
   if (!options.report_path.empty()) {
     const Status writable = check_writable(options.report_path);
     if (!writable.is_ok()) return fail("--report: " + writable.message(), ExitCode::kIo);
+    std::error_code unknown;
+    if (std::filesystem::equivalent(options.report_path, options.config_path, unknown)) {
+      return fail("--report names the job file itself; name another", ExitCode::kUsage);
+    }
   }
   auto config = load_config(options.config_path, options.overrides);
   if (!config) {

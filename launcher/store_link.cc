@@ -149,8 +149,8 @@ Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
     return hold;
   }
   return Status(StatusCode::kTimeout,
-                format("job %s did not come to rest within %llu ms: a step is open. Try again, or "
-                       "give --timeout-s",
+                format("job %s did not come to rest within %llu ms: a step is open, or the host "
+                       "store does not answer. Try again, or give --timeout-s",
                        run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms)));
 }
 

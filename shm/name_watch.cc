@@ -49,6 +49,17 @@ Status NameWatch::serve(const std::string& name) {
   return Status::ok();
 }
 
+void NameWatch::add_if_there(const std::string& name) {
+  for (const Watched& watched : watched_) {
+    if (watched.segment.name() == name) return;
+  }
+  if (!Segment::exists(name)) return;
+  Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
+  if (!segment) return;  // half-made: the next look may find it whole
+  segment.value().unmap();
+  watched_.push_back({std::move(segment).value(), false});
+}
+
 std::vector<std::string> NameWatch::lost_now() {
   std::vector<std::string> lost;
   for (Watched& watched : watched_) {

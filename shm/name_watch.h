@@ -18,6 +18,9 @@ class NameWatch {
   // REQUIRES: it is watched.
   Status serve(const std::string& name);
 
+  // Watches `name` from now on, where there is such a segment and it is not watched yet.
+  void add_if_there(const std::string& name);
+
   // The paths that were lost since the last call; each is told once.
   std::vector<std::string> lost_now();
   // Makes every lost segment anew, under its name and with its bytes; the paths that it made. The

@@ -5,9 +5,10 @@ namespace optlease {
 namespace {
 
 Status not_built_in() {
-  return {StatusCode::kUnsupported,
-          "this build has no CUDA device: build with nvcc found and OPTLEASE_CUDA=ON, or set "
-          "ranks.device = \"cpu\""};
+  return {
+      StatusCode::kUnsupported,
+      "this build uses no GPU (no CUDA device): build with nvcc found and OPTLEASE_CUDA=ON, or set "
+      "ranks.device = \"cpu\""};
 }
 
 }  // namespace

@@ -119,10 +119,12 @@ Status GpuActor::open_parts() {
   return Status::ok();
 }
 
-// The store may be a little later than its actors, or be restarting.
+// The store may be a little later than its actors, or be restarting. What does not come in half of
+// the time that the launcher gives is said in words while there is somebody to hear them. Arenas
+// are made before the control segment is ready: one that is missing then was removed.
 Status GpuActor::open_window() {
   const Deadline deadline =
-      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
+      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms / 2));
   while (true) {
     Result<ChunkWindow> window =
         ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
@@ -131,12 +133,15 @@ Status GpuActor::open_window() {
       return Status::ok();
     }
     const StatusCode code = window.status().code();
-    const bool may_come = code == StatusCode::kNotFound || code == StatusCode::kBusy;
-    if (!may_come || lifeline_.closed()) return window.status();
+    const bool store_is_late =
+        code == StatusCode::kBusy ||
+        (code == StatusCode::kNotFound && !Segment::exists(directory_.control_segment()));
+    if (!store_is_late || lifeline_.closed()) return window.status();
     if (deadline.passed()) {
       return {StatusCode::kPeerLost,
-              format("the host store has made no state within %llu ms (restart.start_timeout_s): ",
-                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms)) +
+              format("the host store has made no state within %llu ms (half of "
+                     "restart.start_timeout_s): ",
+                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms / 2)) +
                   window.status().message()};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -110,7 +110,15 @@ Status make_all(const DeviceMemory& memory, const RankBuffersSetup& setup,
 // something only while a step is open, and a step opens only after the whole segment was written:
 // so a segment of another size that no open step needs is made again.
 Result<Segment> open_gradient_segment(const std::string& name, uint64_t bytes, bool step_is_open) {
-  if (!Segment::exists(name)) return Segment::create(name, bytes);
+  const bool exists = Segment::exists(name);
+  if (!exists && !step_is_open) return Segment::create(name, bytes);
+  if (!exists) {
+    return Status(StatusCode::kCorrupt,
+                  "gradient segment " + name +
+                      " is gone, and with it the summed gradients that the open step needs: "
+                      "somebody removed it; start again with --fresh (model.source takes exported "
+                      "weights)");
+  }
   Result<Segment> opened = Segment::open(name, Segment::Access::kReadWrite);
   const bool whole = opened.is_ok() && opened.value().bytes() == bytes;
   if (whole || (!opened.is_ok() && opened.status().code() != StatusCode::kCorrupt)) return opened;

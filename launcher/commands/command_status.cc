@@ -10,6 +10,7 @@
 
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
+#include "launcher/job_claim.h"
 #include "launcher/memory_contract.h"
 #include "launcher/process.h"
 
@@ -37,6 +38,11 @@ Json leftover_json(const LeftoverJob& job) {
 ExitCode list_jobs(const StatusFlags& flags) {
   auto jobs = scan_leftovers(leftover_places());
   if (!jobs) return complain("status", jobs.status());
+  // One whose lock's name was removed lives all the same.
+  for (LeftoverJob& job : jobs.value()) {
+    const auto run = RunDirectory::of(job.job);
+    if (run && job_answers(run.value())) job.state = LeftoverState::kLive;
+  }
   if (flags.json) {
     Json list = Json::array();
     for (const LeftoverJob& job : jobs.value()) list.push_back(leftover_json(job));

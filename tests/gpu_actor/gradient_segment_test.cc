@@ -112,6 +112,14 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
   }
 }
 
+// Its sums are what the open step is finished with: an empty one in its place would go unnoticed.
+TEST_F(GradientSegment, ThatIsGoneWhileAStepIsOpenIsCorruptAndIsNotMadeAnew) {
+  const Status status = open(true).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find(name_ + " is gone"), std::string::npos) << status.text();
+  EXPECT_FALSE(Segment::exists(name_));
+}
+
 TEST_F(GradientSegment, ThatOthersMayReadIsRefusedAndNeverReplaced) {
   ASSERT_NO_FATAL_FAILURE(leave(4, 0644));
   for (const bool step_is_open : {true, false}) {

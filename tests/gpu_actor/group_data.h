@@ -84,7 +84,8 @@ inline std::string reduce_and_compare(Collectives* group, const ShardMap& map, S
   const bool in_need = is_member && needs[me];
   const std::vector<float> expected = in_need ? reference_sum(map, step, elements, dtype, mine)
                                               : std::vector<float>(mine.size(), 123.25f);
-  if (std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) != 0)
+  // memcmp takes no null pointers, which an empty shard has.
+  if (!out.empty() && std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)) != 0)
     return "the sum differs from the reference";
   return "";
 }

@@ -108,7 +108,7 @@ TEST(HostStoreProcess, AnActorWithoutAStoreEndsByItselfAndSaysSo) {
   ASSERT_TRUE(WIFEXITED(status)) << text.str();
   EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kStoreLost)) << text.str();
   for (const std::string& part :
-       {std::string("cannot start"), std::string("the host store has made no state within 200 ms"),
+       {std::string("cannot start"), std::string("the host store has made no state within 100 ms"),
         std::string("restart.start_timeout_s"), Segment::path_of(job.names().control)}) {
     EXPECT_NE(text.str().find(part), std::string::npos) << part << " is not in: " << text.str();
   }

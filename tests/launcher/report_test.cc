@@ -115,6 +115,7 @@ TEST(Report, TheVerdictTellsAWishFromAFailureAndFromARefusal) {
   report.ending = Ending::kStopped;
   report.exit_code = ExitCode::kInterrupted;
   report.steps_committed = 3;
+  report.rehearsals_wanted = 1;
   EXPECT_STREQ(verdict_of(report), "stopped");
   report.unreaped = {"gpu_actor 0"};
   EXPECT_STREQ(verdict_of(report), "failed") << "stopped, but not well";

@@ -60,6 +60,15 @@ TEST_F(NameWatchTest, RestoresWhatWasRemovedWithItsBytes) {
   EXPECT_EQ(watch.value().lost_now().size(), 1u);
 }
 
+TEST_F(NameWatchTest, ASegmentThatIsMadeLaterIsWatchedFromThenOn) {
+  auto watch = NameWatch::over({names_[2]});
+  ASSERT_TRUE(watch.is_ok());
+  watch.value().add_if_there(stem_ + ".absent");
+  for (int i = 0; i < 2; ++i) watch.value().add_if_there(names_[0]);
+  Segment::unlink(names_[0]);
+  EXPECT_EQ(watch.value().lost_now(), std::vector<std::string>{Segment::path_of(names_[0])});
+}
+
 TEST_F(NameWatchTest, AnothersFileUnderTheNameIsLeftAlone) {
   auto watch = NameWatch::over(names_);
   ASSERT_TRUE(watch.is_ok());

@@ -125,6 +125,10 @@ TEST_F(LiveJob, CleanSparesALiveJobWhoseLockWasDeleted) {
   for (const std::string& segment : job.segments()) {
     if (segment.ends_with(".lock")) std::filesystem::remove(segment);
   }
+  const CommandResult listed = job.command({"status"});
+  EXPECT_NE(listed.output.find(job.name() + std::string(32 - job.name().size(), ' ') + " live"),
+            std::string::npos)
+      << listed.output;
   const CommandResult clean = job.command({"clean", "{job}"});
   EXPECT_NE(clean.output.find("it answers"), std::string::npos) << clean.output;
   const int64_t step = job.status()["step_committed"].get<int64_t>();
@@ -169,6 +173,20 @@ TEST_F(LiveJob, AStateWhoseNamesWereRemovedIsSavedAtTheEndAndGoesOn) {
   const CommandResult digest = job.command({"digest", "{job}", "--json"});
   ASSERT_EQ(digest.exit_code, 0) << digest.output;
   EXPECT_EQ(Json::parse(digest.output)["state_digest"], digest_when_kept);
+  const int64_t step = job.report()["steps_committed"].get<int64_t>();
+  job.start({"--resume"});
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+}
+
+TEST_F(LiveJob, AnActorWhoseArenaWasRemovedEndsTheJobInWordsAndTheStateIsPutBack) {
+  for (const std::string& segment : job.segments()) {
+    if (segment.ends_with(".r1")) std::filesystem::remove(segment);
+  }
+  kill(job.pid_of("gpu_actor", 1), SIGKILL);
+  const CommandResult ended = job.wait(60);
+  EXPECT_EQ(ended.exit_code, static_cast<int>(ExitCode::kCrashLoop)) << ended.output;
+  EXPECT_NE(ended.output.find(".r1: No such file"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("is put back"), std::string::npos) << ended.output;
   const int64_t step = job.report()["steps_committed"].get<int64_t>();
   job.start({"--resume"});
   EXPECT_TRUE(job.wait_for_step(step + 3));
