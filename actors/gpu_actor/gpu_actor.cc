@@ -119,9 +119,8 @@ Status GpuActor::open_parts() {
   return Status::ok();
 }
 
-// The store may be a little later than its actors, or be restarting. What does not come in half of
-// the time that the launcher gives is said in words while there is somebody to hear them. Arenas
-// are made before the control segment is ready: one that is missing then was removed.
+// The store may be late, or restarting: half of the launcher's patience is left for the words.
+// Arenas are made before the control segment is ready: one that is missing then was removed.
 Status GpuActor::open_window() {
   const Deadline deadline =
       Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms / 2));
@@ -133,10 +132,9 @@ Status GpuActor::open_window() {
       return Status::ok();
     }
     const StatusCode code = window.status().code();
-    const bool store_is_late =
-        code == StatusCode::kBusy ||
-        (code == StatusCode::kNotFound && !Segment::exists(directory_.control_segment()));
-    if (!store_is_late || lifeline_.closed()) return window.status();
+    const bool no_state = !Segment::exists(directory_.control_segment());
+    const bool late = code == StatusCode::kBusy || (code == StatusCode::kNotFound && no_state);
+    if (!late || lifeline_.closed()) return window.status();
     if (deadline.passed()) {
       return {StatusCode::kPeerLost,
               format("the host store has made no state within %llu ms (half of "
