@@ -25,7 +25,8 @@ inline constexpr KeyRange kTimeoutRange{.min = 0, .max = kSecondsMax, .open_min 
 
 inline constexpr const char* kDTypes = "F32|BF16|F16";
 inline constexpr const char* kPhases =
-    "before_lease|copy_in|update|copy_out|before_commit|after_commit|between_steps";
+    "before_lease|copy_in|update|copy_out|before_commit|after_commit|between_steps|prepared|"
+    "answered";
 
 inline constexpr SectionRule kSections[] = {
     {"job", false, "The run as a whole."},

@@ -43,7 +43,13 @@ class ActorLink {
   // heard; exchange it again.
   Result<std::string> exchange(const OpenRequest& request, Deadline deadline);
 
-  // Tells the actor that this trainer goes, without waiting for anything.
+  // Says what has no answer, without waiting for anything: the actor that listens at the time, or
+  // the next one, hears it. One that the queue has no room for is dropped.
+  template <class Body>
+  void say(MessageKind kind, const Body& body) {
+    (void)socket_.send(Message{{}, encode(speaker_, kind, ++last_sequence_, body)});
+  }
+  // Tells the actor that this trainer goes.
   void say_detach();
 
  private:

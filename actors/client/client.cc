@@ -121,6 +121,25 @@ OpenRequest Client::open_step(const StepAsk& ask) {
                     ask.blob.value_or(std::string_view{}));
 }
 
+Status Client::prepare(Step step) {
+  const auto number = static_cast<long long>(step);
+  const auto next = static_cast<long long>(last_step_ + 1);
+  if (in_flight_)
+    return {StatusCode::kBusy,
+            format("step %lld cannot be prepared: step %lld is in flight; call optlease_step again "
+                   "to go on waiting for it",
+                   number, next)};
+  if (step != last_step_ + 1)
+    return {StatusCode::kStaleStep,
+            format("step %lld cannot be prepared: the next step is %lld", number, next)};
+  if (job_.plan.steps > 0 && step > job_.plan.steps)
+    return {StatusCode::kStaleStep,
+            format("step %lld cannot be prepared: the job ends with step %lld (job.steps)", number,
+                   static_cast<long long>(job_.plan.steps))};
+  link_.say(MessageKind::kPrepare, StepBody{step});
+  return Status::ok();
+}
+
 // The blob that counts is the one in the request that was sent, which after a Timeout may be older
 // than what the latest call asked.
 void Client::take_committed(Step step) {

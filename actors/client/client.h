@@ -46,6 +46,11 @@ class Client {
   // the next call goes on waiting for it whatever it asks.
   Result<StepReplyBody> step(const StepAsk& ask, uint64_t timeout_ms);
 
+  // Tells the actor that gradients of `step` are coming; a hint, which waits for nothing. Busy
+  // while a step is in flight, StaleStep unless it is the step after last_step() and the job has
+  // it.
+  Status prepare(Step step);
+
   void say_detach() { link_.say_detach(); }
 
  private:

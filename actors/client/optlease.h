@@ -127,7 +127,7 @@ typedef struct optlease_step_options {
 typedef struct optlease_step_result {
   uint32_t struct_bytes;
   uint32_t skipped; /* 1: a gradient was not finite; parameters are unchanged */
-  int64_t step;     /* that is now committed */
+  int64_t step;     /* whose parameters are final now */
   double
       grad_norm; /* global, of the averaged gradient, before clipping; not finite where skipped */
 } optlease_step_result;
@@ -174,17 +174,28 @@ OPTLEASE_API optlease_status optlease_tensor(optlease_client* client, uint32_t s
 OPTLEASE_API const void* optlease_params(optlease_client* client, uint32_t space);
 OPTLEASE_API void* optlease_grads(optlease_client* client, uint32_t space);
 
+/* Tells the actor that the gradients of `step`, the one after the last, are being computed: it
+ * reads the first of the optimizer's state ahead, as far as its staging buffers go, and changes
+ * nothing. Call it before the backward pass. A hint: it waits for nothing, may be left out or
+ * repeated, and need not be followed by the step. OPTLEASE_STALE_STEP, in words, for another step,
+ * OPTLEASE_BUSY while a step is in flight; either way nothing happens. */
+OPTLEASE_API optlease_status optlease_prepare(optlease_client* client, int64_t step);
 /* One optimizer step on the gradients in the buffers: last step + 1. Returns when every rank's
- * parameters have the step. NULL options: all as configured, the blob stays. `result` may be NULL.
- * After OPTLEASE_TIMEOUT, OPTLEASE_PEER_LOST or OPTLEASE_IO the step may still be committed: it is
- * in flight, the next call goes on waiting for that same step and takes only timeout_ms from its
- * options. A refused step, or options that break a rule, leave none in flight that was not. */
+ * parameters are final: the step is committed, or its record is durable on every rank and its last
+ * write-backs and commits go on behind the caller's back. Whoever dies then, it will be committed,
+ * exactly once, with its blob, and before the next step; an attaching process waits for that. The
+ * job's last step is always committed when this returns. NULL options: all as configured, the blob
+ * stays. `result` may be NULL. After OPTLEASE_TIMEOUT, OPTLEASE_PEER_LOST or OPTLEASE_IO the step
+ * may still be committed: it is in flight, the next call goes on waiting for that same step and
+ * takes only timeout_ms from its options. A refused step, or options that break a rule, leave none
+ * in flight that was not. */
 OPTLEASE_API optlease_status optlease_step(optlease_client* client,
                                            const optlease_step_options* options,
                                            optlease_step_result* result);
-/* The last committed step that this client knows of; 0 before the first. */
+/* The last step that optlease_step has answered or, before that, the one that was committed when
+ * this process attached. */
 OPTLEASE_API optlease_status optlease_last_step(optlease_client* client, int64_t* step);
-/* Copies the blob that was committed with the last step into `buffer` of *bytes and sets *bytes to
+/* Copies the blob that belongs to the last step into `buffer` of *bytes and sets *bytes to
  * its size (0: there is none). `buffer` NULL: only the size. Too small: OPTLEASE_INVALID_ARGUMENT
  * with the size in *bytes. */
 OPTLEASE_API optlease_status optlease_user_blob(optlease_client* client, void* buffer,

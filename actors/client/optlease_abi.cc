@@ -344,6 +344,10 @@ optlease_status optlease_step(optlease_client* client, const optlease_step_optio
   });
 }
 
+optlease_status optlease_prepare(optlease_client* client, int64_t step) {
+  return on_client(client, [&](optlease::Client& impl) { return impl.prepare(step); });
+}
+
 optlease_status optlease_last_step(optlease_client* client, int64_t* step) {
   return on_client(client,
                    [&](optlease::Client& impl) { return put(step, "step", impl.last_step()); });

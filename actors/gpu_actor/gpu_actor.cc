@@ -20,7 +20,6 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
-constexpr uint64_t kRehearseTimeoutMsMax = 5000;
 constexpr int kPredecessorGoneMs = 5000;
 
 // The incarnation before this one may still be dying, its listeners open.
@@ -206,40 +205,53 @@ void GpuActor::turn() {
   receive_from_store();
   if (exit_code_) return;
   take_worker_outcomes();
-  const DeskFacts facts = desk_facts();
-  desk_->receive(facts);
-  const auto& request = desk_->in_hand();
-  if (machine_->attached() && request && request->body.step == machine_->committed() + 1) {
-    machine_->on_gradients(request->body.step);
-    overrides_ = {request->body.lr, request->body.grad_scale, request->body.max_norm};
-  }
+  take_trainer_requests();
   pipeline_->advance(static_cast<uint64_t>(now_us()));
   if (!pipeline_->failure().is_ok() && !exit_code_) {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
+  if (pipeline_->computed()) machine_->on_run_computed();
   if (pipeline_->idle()) machine_->on_run_over();
-  for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
   desk_->answer(desk_facts(), window_->view());
+  tell_moments();
+  for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
   if (!machine_->attached()) say_hello();
   heartbeat();
   check_deadlines();
   publish_telemetry();
 }
 
+void GpuActor::take_trainer_requests() {
+  desk_->receive(desk_facts());
+  machine_->on_prepare(desk_->prepared());
+  const auto& request = desk_->in_hand();
+  if (!machine_->attached() || !request || request->body.step != machine_->committed() + 1) return;
+  machine_->on_gradients(request->body.step);
+  overrides_ = {request->body.lr, request->body.grad_scale, request->body.max_norm};
+}
+
 DeskFacts GpuActor::desk_facts() const {
-  return {machine_->committed(), machine_->published(), plan_.steps, machine_->quiet()};
+  return {machine_->committed(), machine_->published(), plan_.steps, machine_->quiet(),
+          machine_->open()};
 }
 
 void GpuActor::start(const NextAction& action) {
   switch (action.kind) {
     case NextAction::Kind::kStartRun:
       return start_run(action);
+    case NextAction::Kind::kPrefetch:
+      pipeline_->prefetch(action.step, action.chunks);
+      return pipeline_->advance(static_cast<uint64_t>(now_us()));
+    case NextAction::Kind::kEndPrefetch:
+      return pipeline_->release_prefetch();
     case NextAction::Kind::kFillGradients:
       return worker_->fill_gradients(action.step);
     case NextAction::Kind::kSendReady:
       return send_ready(action.step);
     case NextAction::Kind::kSendRecord:
       return send_record(action.step);
+    case NextAction::Kind::kSendWritten:
+      return send_to_store(MessageKind::kParamsWritten, StepBody{action.step});
     case NextAction::Kind::kRunCollective:
       break;
   }
@@ -273,6 +285,7 @@ void GpuActor::start_run(const NextAction& action) {
                                         record->grad_coefficient * average_of(plan_, spec));
     }
   }
+  counters_at_run_ = device_->counters();
   FillInitial fill;
   if (action.run == RunKind::kInitialise) {
     fill = [this](uint32_t space, ElementRange range, float* main) {
@@ -313,43 +326,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     machine_->on_gathered(outcome.group_epoch, outcome.step);
     if (machine_->published() == outcome.step && outcome.group_epoch == machine_->group_epoch()) {
       send_to_store(MessageKind::kPublished, PublishedBody{outcome.step, outcome.group_epoch});
-      after_gather(outcome.step);
     }
-  }
-}
-
-void GpuActor::after_gather(Step step) {
-  if (step_started_us_ != 0 && step > 0) {
-    last_step_seconds_ = static_cast<double>(now_us() - step_started_us_) * 1e-6;
-    step_times_.add(last_step_seconds_);
-    ++steps_done_;
-    const DeviceCounters now = device_->counters();
-    const double streaming = std::max(timeline_.stream, 1e-6);
-    h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / streaming;
-    d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / streaming;
-    counters_at_step_ = now;
-    last_timeline_ = timeline_;
-  }
-  step_started_us_ = 0;
-  timeline_ = {};
-  if (step > 0) at_phase(RehearsePhase::kBetweenSteps, step);
-}
-
-void GpuActor::at_phase(RehearsePhase phase, Step step) {
-  for (size_t i = 0; i < rehearsals_left_.size(); ++i) {
-    const uint32_t index = rehearsals_left_[i];
-    if (index >= plan_.rehearsals.size()) continue;
-    const Rehearsal& rehearsal = plan_.rehearsals[index];
-    if (rehearsal.at_rank != rank_.value || rehearsal.step != step || rehearsal.phase != phase)
-      continue;
-    rehearsals_left_.erase(rehearsals_left_.begin() + static_cast<std::ptrdiff_t>(i));
-    log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
-    // The loop stands still meanwhile: neither lease nor heartbeat may run out.
-    const uint64_t wait_ms = std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
-                                       plan_.restart.heartbeat_timeout_ms / 2});
-    const Status done = lifeline_.rehearse(index, static_cast<int>(wait_ms));
-    if (!done.is_ok()) log_warn("rehearsal %u: %s", index, done.text().c_str());
-    return;
   }
 }
 

@@ -34,7 +34,9 @@ class GpuActor final : public PipelinePort {
   // PipelinePort.
   void request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) override;
   void request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) override;
+  void return_lease(uint64_t lease_id) override;
   void at_phase(RehearsePhase phase, Step step) override;
+  bool keeps_last_commit(Step step) override;
   void corrupt_chunk(const CorruptChunkBody& body) override;
 
  private:
@@ -56,9 +58,12 @@ class GpuActor final : public PipelinePort {
   void start_run(const NextAction& action);
   void send_ready(Step step);
   void send_record(Step step);
+  void take_trainer_requests();
+  void tell_moments();
+  bool is_rehearsed_here(uint32_t index, RehearsePhase phase, Step step) const;
   void take_worker_outcomes();
   void on_outcome(const WorkOutcome& outcome);
-  void after_gather(Step step);
+  void after_step(Step step);
   void check_deadlines();
   void publish_telemetry();
   void account_phase_time();
@@ -109,6 +114,9 @@ class GpuActor final : public PipelinePort {
   int64_t heartbeat_at_ms_ = 0;
   int64_t snapshots_at_ms_ = 0;
   std::vector<uint32_t> rehearsals_left_;
+  Step answered_ = kNoStep;  // gathered, and its trainer told, by this incarnation
+  Step finished_ = kNoStep;  // also committed
+  int64_t keeps_commit_since_ms_ = 0;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
   StepOverrides overrides_;
   std::optional<ExitCode> exit_code_;
@@ -123,7 +131,7 @@ class GpuActor final : public PipelinePort {
   int64_t phase_since_us_ = 0;
   int64_t step_started_us_ = 0;
   double last_step_seconds_ = 0;
-  DeviceCounters counters_at_step_;
+  DeviceCounters counters_at_run_;  // what was prefetched is not in the rates
   double h2d_rate_ = 0, d2h_rate_ = 0;
   double last_grad_norm_;
 };

@@ -22,6 +22,7 @@ void GpuActor::send_to_store(MessageKind kind, const Body& body, std::string_vie
 template void GpuActor::send_to_store(MessageKind, const HelloBody&, std::string_view);
 template void GpuActor::send_to_store(MessageKind, const HeartbeatBody&, std::string_view);
 template void GpuActor::send_to_store(MessageKind, const PublishedBody&, std::string_view);
+template void GpuActor::send_to_store(MessageKind, const StepBody&, std::string_view);
 
 void GpuActor::receive_from_store() {
   Message message;
@@ -117,6 +118,8 @@ void GpuActor::on_refused(const Decoded& frame) {
   if (code == StatusCode::kBusy && kind == MessageKind::kLeaseRequest) {
     return pipeline_->on_lease_busy(static_cast<uint64_t>(now_us()));
   }
+  // A lease that is over already needs no return.
+  if (code == StatusCode::kStaleLease && kind == MessageKind::kLeaseReturn) return;
   ++refusals_;
   log_warn("%s refused: %s: %s", name_of(kind), name_of(code), text.c_str());
   if (code == StatusCode::kStaleIncarnation) {
@@ -147,6 +150,10 @@ void GpuActor::reattach(const char* why) {
 
 void GpuActor::request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) {
   send_to_store(MessageKind::kLeaseRequest, LeaseRequestBody{step, first_chunk, chunk_count});
+}
+
+void GpuActor::return_lease(uint64_t lease_id) {
+  send_to_store(MessageKind::kLeaseReturn, LeaseReturnBody{lease_id});
 }
 
 void GpuActor::request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) {

@@ -11,7 +11,7 @@ void StepMachine::on_welcome(Step committed, Step open) {
   open_ = open;
   order_.reset();
   reduce_seen_ = false;
-  ask_again_ms_ = 0;
+  ask_again_ms_ = say_written_ms_ = 0;
 }
 
 // A step that is not open when its group ends is reduced again by everybody: the store has voided
@@ -45,6 +45,7 @@ void StepMachine::on_step_open(Step step) {
   if (step != committed_ + 1) return;
   open_ = step;
   reduced_ = kNoStep;
+  say_written_ms_ = 0;
 }
 
 void StepMachine::on_step_committed(Step step) {
@@ -89,10 +90,33 @@ Phase StepMachine::phase() const {
 std::vector<NextAction> StepMachine::next(uint64_t now_ms) {
   std::vector<NextAction> out;
   if (!attached_) return out;
+  next_prefetch(&out);
   next_run(&out);
+  next_written(now_ms, &out);
   next_gradients(now_ms, &out);
   next_collective(&out);
   return out;
+}
+
+// The state of the step before does not change until the step at work is open: its first windows
+// can be copied in as soon as anybody says that gradients are coming.
+void StepMachine::next_prefetch(std::vector<NextAction>* out) {
+  const Step step = committed_ + 1;
+  const bool coming = own_gradients_ || prepared_ == step || gradients_of_ == step;
+  const bool wanted = coming && committed_ >= 0 && open_ == kNoStep && step <= steps_ &&
+                      published_ == committed_ && !running_;
+  if (prefetching_ != kNoStep) {
+    const bool opened = open_ == prefetching_ && !facts_.skipped(open_);
+    if (opened || (wanted && prefetching_ == step)) return;
+    out->push_back({.kind = NextAction::Kind::kEndPrefetch, .step = prefetching_});
+    prefetching_ = kNoStep;
+  }
+  if (!wanted) return;
+  NextAction action{.kind = NextAction::Kind::kPrefetch, .step = step};
+  action.chunks = facts_.behind(step);
+  if (action.chunks.empty()) return;
+  prefetching_ = step;
+  out->push_back(std::move(action));
 }
 
 void StepMachine::next_run(std::vector<NextAction>* out) {
@@ -114,7 +138,22 @@ void StepMachine::next_run(std::vector<NextAction>* out) {
   }
   if (action.chunks.empty()) return;
   running_ = true;
+  run_computed_ = false;
+  prefetching_ = kNoStep;  // an update run goes on with it
   out->push_back(std::move(action));
+}
+
+// The open step can be gathered before it is committed. Not by an incarnation whose predecessor
+// committed some of its chunks: those are published again once the step is committed.
+void StepMachine::next_written(uint64_t now_ms, std::vector<NextAction>* out) {
+  if (open_ == kNoStep || published_ >= open_ || (running_ && !run_computed_)) return;
+  if (written_ != open_) {
+    if (facts_.skipped(open_) || !facts_.unpublished(open_).empty()) return;
+    written_ = open_;
+  }
+  if (now_ms < say_written_ms_) return;
+  say_written_ms_ = now_ms + kAskAgainMs;
+  out->push_back({.kind = NextAction::Kind::kSendWritten, .step = open_});
 }
 
 void StepMachine::next_gradients(uint64_t now_ms, std::vector<NextAction>* out) {
@@ -140,7 +179,9 @@ void StepMachine::next_collective(std::vector<NextAction>* out) {
   const GoOrder& order = *order_;
   if (order.gather) {
     // Only complete shards are sent: runs first, and whatever they leave unpublished.
-    if (order.step != committed_ || running_ || !facts_.unpublished(committed_).empty()) return;
+    const bool of_open = open_ != kNoStep && order.step == open_;
+    if (!of_open && (order.step != committed_ || running_)) return;
+    if (!facts_.unpublished(order.step).empty()) return;
     gathering_ = true;
   } else if (order.step != committed_ + 1 || filling_ != kNoStep) {
     return;

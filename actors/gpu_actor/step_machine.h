@@ -35,9 +35,12 @@ struct GoOrder {
 struct NextAction {
   enum class Kind {
     kStartRun,       // run, step, chunks
+    kPrefetch,       // step, chunks: the first windows of the update run to come
+    kEndPrefetch,    // it comes to nothing
     kFillGradients,  // step
     kSendReady,      // step
     kSendRecord,     // step
+    kSendWritten,    // step
     kRunCollective,  // order
   };
   Kind kind;
@@ -63,6 +66,7 @@ class StepMachine {
   void on_detached() {
     attached_ = false;
     order_.reset();
+    prefetching_ = kNoStep;
   }
 
   // From the trainer, the gradient source, the collectives thread, the pipeline.
@@ -71,10 +75,15 @@ class StepMachine {
     gradients_of_ = step;
     filling_ = kNoStep;
   }
+  // The trainer is computing the gradients of `step`; kNoStep: of none that it told of.
+  void on_prepare(Step step) { prepared_ = step; }
   void on_reduced(uint64_t group_epoch, Step step);
   void on_gathered(uint64_t group_epoch, Step step);
   void on_collective_failed() { collective_busy_ = gathering_ = false; }
   void on_run_over() { running_ = false; }
+  // Every window of the run under way is computed: all parameters of the open step that this
+  // incarnation computes are in the buffer.
+  void on_run_computed() { run_computed_ = true; }
 
   // What to start now; never the same thing twice. Ready and record are repeated until answered.
   std::vector<NextAction> next(uint64_t now_ms);
@@ -90,7 +99,9 @@ class StepMachine {
 
  private:
   void forget_reduction();
+  void next_prefetch(std::vector<NextAction>* out);
   void next_run(std::vector<NextAction>* out);
+  void next_written(uint64_t now_ms, std::vector<NextAction>* out);
   void next_gradients(uint64_t now_ms, std::vector<NextAction>* out);
   void next_collective(std::vector<NextAction>* out);
 
@@ -108,12 +119,17 @@ class StepMachine {
   Step published_ = kNoStep;
   Step gradients_of_ = kNoStep;
   Step filling_ = kNoStep;
-  Step reduced_ = kNoStep;    // its record is computed and not yet known to be durable
-  bool reduce_seen_ = false;  // GoReduce came: Ready was heard
-  bool running_ = false;      // a pipeline run
+  Step reduced_ = kNoStep;      // its record is computed and not yet known to be durable
+  bool reduce_seen_ = false;    // GoReduce came: Ready was heard
+  Step prepared_ = kNoStep;     // its gradients are coming
+  Step prefetching_ = kNoStep;  // the pipeline holds its first windows
+  Step written_ = kNoStep;      // its parameters are all in the buffer
+  bool running_ = false;        // a pipeline run
+  bool run_computed_ = false;
   bool collective_busy_ = false;
   bool gathering_ = false;
   uint64_t ask_again_ms_ = 0;
+  uint64_t say_written_ms_ = 0;
 };
 
 }  // namespace optlease

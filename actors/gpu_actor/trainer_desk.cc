@@ -1,5 +1,6 @@
 #include "actors/gpu_actor/trainer_desk.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "actors/runtime/client_abi.h"
@@ -33,7 +34,10 @@ void TrainerDesk::receive(const DeskFacts& facts) {
       on_attach(message.peer, decoded);
     } else if (decoded.kind == MessageKind::kStepRequest) {
       on_step_request(message.peer, decoded, facts);
+    } else if (decoded.kind == MessageKind::kPrepare) {
+      on_prepare(decoded.as<StepBody>().step, facts);
     } else if (decoded.kind == MessageKind::kDetach) {
+      prepared_ = kNoStep;
       if (attaching_ && attaching_->first == message.peer) attaching_.reset();
     } else {
       ++refusals_;
@@ -45,6 +49,7 @@ void TrainerDesk::receive(const DeskFacts& facts) {
 void TrainerDesk::on_attach(const std::string& peer, const Decoded& frame) {
   const auto body = frame.as<AttachBody>();
   if (body.abi_version == kClientAbiVersion) {
+    prepared_ = kNoStep;  // what an earlier life was about to do is over
     attaching_ = {peer, frame.header.sequence};
     return;
   }
@@ -54,6 +59,17 @@ void TrainerDesk::on_attach(const std::string& peer, const Decoded& frame) {
        format("the trainer's client library has ABI version %u, this job's actors have %u: build "
               "the trainer against this version",
               body.abi_version, kClientAbiVersion)});
+}
+
+// A hint without an answer: what cannot be is dropped.
+void TrainerDesk::on_prepare(Step step, const DeskFacts& facts) {
+  if (facts.committed < 0 || (step > facts.committed && step <= facts.known() + 1)) {
+    if (step <= facts.last) prepared_ = step;
+    return;
+  }
+  ++refusals_;
+  log_warn("a trainer prepares step %lld, and the next step is %lld: ignored",
+           static_cast<long long>(step), static_cast<long long>(facts.known() + 1));
 }
 
 void TrainerDesk::refuse(const std::string& peer, MessageKind kind, uint64_t sequence,
@@ -73,14 +89,15 @@ void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
   // A new life of the actor that the store has not welcomed yet knows no step: a refusal would end
   // a trainer that is right. The trainer asks again until its own deadline.
   if (facts.committed < 0) return;
-  if (body.step > facts.committed + 1) {
+  // An answered step may still be on its way to its commit, which the next one then waits for.
+  if (body.step > facts.known() + 1) {
     ++refusals_;
     reply_step(
         peer, frame.header.sequence, body.step, nullptr,
         {StatusCode::kStaleStep,
          format("step %lld was asked for, and the next step is %lld; ask for the last committed "
                 "step and go on from there",
-                static_cast<long long>(body.step), static_cast<long long>(facts.committed + 1))});
+                static_cast<long long>(body.step), static_cast<long long>(facts.known() + 1))});
     return;
   }
   if (body.step > facts.last) {
@@ -95,7 +112,9 @@ void TrainerDesk::on_step_request(const std::string& peer, const Decoded& frame,
 }
 
 void TrainerDesk::answer(const DeskFacts& facts, const ControlView& control) {
-  if (request_ && request_->body.step <= facts.published) {
+  // The last step is answered when it is committed: its trainer ends with it.
+  const Step final = std::min(facts.published, std::max(facts.committed, facts.last - 1));
+  if (request_ && request_->body.step <= final) {
     // Records live for two steps; an older one is answered without its norm.
     const auto record = control.step_record(rank_, request_->body.step);
     reply_step(request_->peer, request_->sequence, request_->body.step, record ? &*record : nullptr,

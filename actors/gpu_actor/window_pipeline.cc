@@ -25,14 +25,25 @@ WindowPipeline::WindowPipeline(Device& device, const ChunkWindow& window, Rank r
 void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
                            std::vector<SpaceBuffers> spaces, FillInitial fill) {
   OPTLEASE_CHECK(idle() && !draining_, "a run of %zu windows is not over", windows_.size());
-  kind_ = kind;
-  step_ = step;
+  const bool prefetched =
+      kind == RunKind::kUpdate && prefetching() == step && chunks == prefetch_chunks_;
+  if (!prefetched) {
+    release_prefetch();
+    begin(kind, step, chunks);
+  }
   spaces_ = std::move(spaces);
   fill_ = std::move(fill);
-  finished_ = first_open_ = first_untouched_ = 0;
-  retry_leases_at_us_ = 0;
   last_advance_us_ = 0;
   last_progress_us_ = 0;
+  if (prefetched) return open_prefetched();
+  if (kind == RunKind::kUpdate) port_.at_phase(RehearsePhase::kPrepared, step);
+}
+
+void WindowPipeline::begin(RunKind kind, Step step, const std::vector<uint32_t>& chunks) {
+  kind_ = kind;
+  step_ = step;
+  finished_ = computed_ = first_open_ = first_untouched_ = 0;
+  retry_leases_at_us_ = 0;
   build_windows(chunks);
 }
 
@@ -56,9 +67,9 @@ void WindowPipeline::build_windows(const std::vector<uint32_t>& chunks) {
 }
 
 void WindowPipeline::clear_if_over() {
-  if (finished_ != windows_.size()) return;
+  if (prefetching_ || finished_ != windows_.size()) return;
   windows_.clear();
-  finished_ = first_open_ = first_untouched_ = 0;
+  finished_ = computed_ = first_open_ = first_untouched_ = 0;
 }
 
 // A run has thousands of windows, of which a few are on their way.
@@ -70,7 +81,10 @@ std::span<WindowPipeline::Window> WindowPipeline::open_windows() {
 }
 
 void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries) {
-  if (body.step != step_ || kind_ == RunKind::kRepublish) return;
+  if (body.step != step_ || windows_.empty() || kind_ == RunKind::kRepublish) {
+    // It was asked for a prefetch that is over: the window would stay leased for nothing.
+    return port_.return_lease(body.lease_id);
+  }
   for (Window& window : open_windows()) {
     if (window.state != State::kRequested || window.first_chunk != body.first_chunk) continue;
     if (!fits(window, body.chunk_count, entries)) continue;
@@ -104,7 +118,7 @@ void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
     ++finished_;
     last_progress_us_ = last_advance_us_;
     counters_.commits += window.chunk_count;
-    for (uint32_t i = 0; i < window.chunk_count; ++i) published_[window.first_chunk + i] = step_;
+    note_published(window);
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kAfterCommit, step_);
     break;
   }
@@ -125,16 +139,19 @@ void WindowPipeline::advance(uint64_t now_us) {
   if (failure_.is_ok()) failure_ = device_.failure();
   clear_if_over();
   request_leases(now_us);
+  if (prefetching_) return stage_granted();
   start_granted(now_us);
 }
 
 void WindowPipeline::request_leases(uint64_t now_us) {
   if (kind_ == RunKind::kRepublish || now_us < retry_leases_at_us_) return;
   uint32_t ahead = 0;
+  const uint32_t most =
+      prefetching_ ? std::min(limits_.leases_ahead, limits_.staging_buffers) : limits_.leases_ahead;
   for (size_t w = first_open_; w < windows_.size(); ++w) {
     Window& window = windows_[w];
     if (window.state == State::kDone) continue;
-    if (ahead++ >= limits_.leases_ahead) return;
+    if (ahead++ >= most) return;
     const bool unanswered =
         window.state == State::kRequested && now_us >= window.asked_us + kAskAgainUs;
     if (window.state != State::kWanted && !unanswered) continue;
@@ -149,15 +166,19 @@ void WindowPipeline::request_leases(uint64_t now_us) {
 }
 
 void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
+  if (!failure_.is_ok()) return;  // nothing is committed any more: the actor ends
   if (window.state == State::kCopyIn && device_.reached(window.copied_in)) {
     window.state = State::kCompute;
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kUpdate, step_);
   }
   if (window.state == State::kCompute && device_.reached(window.computed)) {
     window.state = State::kCopyOut;
+    if (kind_ == RunKind::kUpdate && !take_computed(window)) return;
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyOut, step_);
   }
   if (window.state == State::kCopyOut && device_.reached(window.copied_out)) {
+    const bool last = kind_ == RunKind::kUpdate && &window == &windows_.back();
+    if (last && port_.keeps_last_commit(step_)) return;
     finish_compute(window, now_us);
   } else if (window.state == State::kCommitting && now_us >= window.asked_us + kAskAgainUs) {
     send_commit(window, now_us);
@@ -171,17 +192,27 @@ void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
       if (!filled.is_ok() && failure_.is_ok()) failure_ = filled;
     }
     if (!failure_.is_ok()) return;
-  } else if (!sums_hold(window)) {
-    return;
-  }
-  if (kind_ == RunKind::kRepublish) {
+  } else if (kind_ == RunKind::kRepublish) {
+    if (!sums_hold(window)) return;
     window.state = State::kDone;
     ++finished_;
-    for (uint32_t i = 0; i < window.chunk_count; ++i) published_[window.first_chunk + i] = step_;
-    return;
+    return note_published(window);
   }
   if (rehearsed(window)) port_.at_phase(RehearsePhase::kBeforeCommit, step_);
   send_commit(window, now_us);
+}
+
+// Its parameters are in the buffer, and they are final where the bytes that they stem from are
+// those that were committed.
+bool WindowPipeline::take_computed(Window& window) {
+  if (!sums_hold(window)) return false;
+  ++computed_;
+  note_published(window);
+  return true;
+}
+
+void WindowPipeline::note_published(const Window& window) {
+  for (uint32_t i = 0; i < window.chunk_count; ++i) published_[window.first_chunk + i] = step_;
 }
 
 bool WindowPipeline::sums_hold(const Window& window) {
@@ -226,7 +257,8 @@ void WindowPipeline::abandon() {
   abandoned_.insert(abandoned_.end(), std::make_move_iterator(windows_.begin()),
                     std::make_move_iterator(windows_.end()));
   windows_.clear();
-  finished_ = first_open_ = first_untouched_ = 0;
+  finished_ = computed_ = first_open_ = first_untouched_ = 0;
+  prefetching_ = false;
   if (draining_) return;
   draining_ = true;
   for (uint32_t s = 0; s < kStreamCount; ++s) {
@@ -248,6 +280,7 @@ void WindowPipeline::account_time(uint64_t now_us) {
   const double elapsed =
       last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
   last_advance_us_ = now_us;
+  if (prefetching_) return;  // nobody waits for these windows yet
   bool copying_in = false, in_flight = false, left = first_untouched_ < windows_.size();
   for (const Window& window : open_windows()) {
     copying_in |= window.state == State::kCopyIn;
@@ -259,12 +292,13 @@ void WindowPipeline::account_time(uint64_t now_us) {
 }
 
 bool WindowPipeline::rehearsed(const Window& window) const {
-  return kind_ == RunKind::kUpdate && &window == &windows_[windows_.size() / 2];
+  return kind_ == RunKind::kUpdate && !prefetching_ && &window == &windows_[windows_.size() / 2];
 }
 
 std::string WindowPipeline::describe() const {
-  static constexpr const char* kNames[] = {"wanted",  "requested", "granted",    "copy_in",
-                                           "compute", "copy_out",  "committing", "done"};
+  static constexpr const char* kNames[] = {"wanted",   "requested",  "granted",
+                                           "staged",   "copy_in",    "compute",
+                                           "copy_out", "committing", "done"};
   for (const Window& window : windows_) {
     if (window.state == State::kDone) continue;
     return format("step %lld, %zu of %zu windows done, window of chunk %u is %s",

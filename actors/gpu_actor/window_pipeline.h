@@ -7,6 +7,10 @@
 // state is written straight into the shadow slots and published from there), kRepublish (no lease:
 // parameters from the rank's own committed main weights, whose slots nobody else can retire).
 //
+// Before an update run its first windows may be prefetched, as many as there are staging buffers:
+// leased and copied in, no more. start() goes on from there, or they are given back. Nothing is
+// computed and no shadow slot is written before start().
+//
 // Staging buffers are taken in turn. The copy into one waits on the device, not here, for its last
 // user: windows are enqueued ahead, and this thread's latency costs nothing while leases are there.
 #pragma once
@@ -34,7 +38,11 @@ class PipelinePort {
   virtual void request_lease(Step step, uint32_t first_chunk, uint32_t chunk_count) = 0;
   virtual void request_commit(const CommitRequestBody& body,
                               const std::vector<SlotEntry>& shadow) = 0;
+  // Nothing of it was written, or will be.
+  virtual void return_lease(uint64_t lease_id) = 0;
   virtual void at_phase(RehearsePhase phase, Step step) = 0;
+  // True while the last commit of the step waits for a rehearsed moment that comes before it.
+  virtual bool keeps_last_commit(Step step) = 0;
   // The committed bytes do not sum to their checksum.
   virtual void corrupt_chunk(const CorruptChunkBody& body) = 0;
 };
@@ -69,7 +77,15 @@ class WindowPipeline {
   WindowPipeline(Device& device, const ChunkWindow& window, Rank rank, const ArenaSpec& arena,
                  PipelineLimits limits, PipelinePort& port);
 
-  // REQUIRES: idle(). `chunks` ascending; `spaces` by space index.
+  // REQUIRES: idle(). `chunks` ascending: those that the update run of `step` will have.
+  void prefetch(Step step, const std::vector<uint32_t>& chunks);
+  // Gives back what is prefetched; nothing where that is nothing.
+  void release_prefetch();
+  // The step whose windows are prefetched, or kNoStep.
+  Step prefetching() const { return prefetching_ ? step_ : kNoStep; }
+
+  // REQUIRES: idle(). `chunks` ascending; `spaces` by space index. An update run of the step that
+  // is prefetched begins with what is in staging.
   void start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
              std::vector<SpaceBuffers> spaces, FillInitial fill);
   void on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries);
@@ -79,7 +95,11 @@ class WindowPipeline {
   // Looks at tickets, starts what can start, asks for what is needed.
   void advance(uint64_t now_us);
 
-  bool idle() const { return windows_.empty(); }
+  // No run is under way; a prefetch is none.
+  bool idle() const { return windows_.empty() || prefetching_; }
+  // Every window of the update run is computed from sound bytes: its parameters are final. The
+  // last copies out and commits may still be on their way.
+  bool computed() const { return !idle() && computed_ == windows_.size(); }
   // Forgets the run. What is enqueued still runs and may still write shadow slots: say Hello again
   // only once drained().
   void abandon();
@@ -99,6 +119,7 @@ class WindowPipeline {
     kWanted,
     kRequested,
     kGranted,
+    kStaged,  // prefetched: copied in, or being copied in, and nothing more
     kCopyIn,
     kCompute,
     kCopyOut,
@@ -113,18 +134,23 @@ class WindowPipeline {
     std::vector<GrantEntry> entries;
     std::vector<ChunkSums> sums;
     std::vector<Status> fills;
+    uint32_t buffer = 0;
     Ticket copied_in, computed, copied_out;
     uint64_t asked_us = 0;
   };
 
   bool fits(const Window& window, uint32_t chunk_count,
             const std::vector<GrantEntry>& entries) const;
+  void begin(RunKind kind, Step step, const std::vector<uint32_t>& chunks);
   void build_windows(const std::vector<uint32_t>& chunks);
   std::span<Window> open_windows();
   void clear_if_over();
   void request_leases(uint64_t now_us);
   void start_granted(uint64_t now_us);
-  void start_update(Window& window);
+  void stage_granted();
+  void open_prefetched();
+  void copy_in(Window& window);
+  void update_staged(Window& window);
   void start_initialise(Window& window);
   void start_republish(Window& window);
   uint32_t take_buffer();
@@ -132,6 +158,8 @@ class WindowPipeline {
   void poll_window(Window& window, uint64_t now_us);
   void finish_compute(Window& window, uint64_t now_us);
   void send_commit(Window& window, uint64_t now_us);
+  bool take_computed(Window& window);
+  void note_published(const Window& window);
   bool sums_hold(const Window& window);
   void account_time(uint64_t now_us);
   AdamChunk staged_chunk(uint32_t chunk, char* base) const;
@@ -153,8 +181,12 @@ class WindowPipeline {
   bool draining_ = false;
   std::vector<Ticket> buffer_free_;  // by staging buffer: when its last user is done with it
   uint32_t next_buffer_ = 0;
+  bool prefetching_ = false;
+  bool told_prepared_ = false;             // that rehearsed moment, for this step
+  std::vector<uint32_t> prefetch_chunks_;  // of the run that is to come
   std::vector<Step> published_;
   size_t finished_ = 0;
+  size_t computed_ = 0;
   // All windows before first_open_ are done; none from first_untouched_ on has been asked for or
   // started.
   size_t first_open_ = 0, first_untouched_ = 0;

@@ -14,7 +14,8 @@ void WindowPipeline::start_granted(uint64_t now_us) {
     if (window.state != State::kGranted) continue;
     switch (kind_) {
       case RunKind::kUpdate:
-        start_update(window);
+        copy_in(window);
+        update_staged(window);
         break;
       case RunKind::kInitialise:
         start_initialise(window);
@@ -56,9 +57,9 @@ AdamChunk WindowPipeline::staged_chunk(uint32_t chunk, char* base) const {
 
 // All copies in first, then all updates, then all copies out: each stream gets its work in one go
 // and the tickets order them.
-void WindowPipeline::start_update(Window& window) {
-  const uint32_t buffer = take_buffer();
-  char* base = device_.staging(buffer);
+void WindowPipeline::copy_in(Window& window) {
+  window.buffer = take_buffer();
+  char* base = device_.staging(window.buffer);
   const uint64_t slot_bytes = window_.slot_bytes();
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
     const uint64_t bytes = chunk_bytes(arena_.chunks[window.first_chunk + i].range.size());
@@ -66,6 +67,12 @@ void WindowPipeline::start_update(Window& window) {
     device_.copy(StreamKind::kCopyIn, base + i * slot_bytes, source, bytes);
   }
   window.copied_in = device_.signal(StreamKind::kCopyIn);
+  window.state = State::kStaged;
+}
+
+void WindowPipeline::update_staged(Window& window) {
+  char* base = device_.staging(window.buffer);
+  const uint64_t slot_bytes = window_.slot_bytes();
   window.state = State::kCopyIn;
   if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyIn, step_);
 
@@ -83,7 +90,7 @@ void WindowPipeline::start_update(Window& window) {
     char* shadow = window_.slot(SlotIndex(window.entries[i].shadow_slot));
     device_.copy(StreamKind::kCopyOut, shadow, base + i * slot_bytes, bytes);
   }
-  window.copied_out = buffer_free_[buffer] = device_.signal(StreamKind::kCopyOut);
+  window.copied_out = buffer_free_[window.buffer] = device_.signal(StreamKind::kCopyOut);
 }
 
 void WindowPipeline::start_initialise(Window& window) {

@@ -78,9 +78,9 @@ StepCoordinator::RankState& StepCoordinator::at(Rank rank) {
 
 void StepCoordinator::on_attached(Rank rank, Step published, bool same_incarnation) {
   RankState& state = at(rank);
-  if (!same_incarnation) state.ready = kNoStep;
+  if (!same_incarnation) state.ready = state.written = kNoStep;
   state.attached = true;
-  state.published = std::min(published, committed_);
+  state.published = std::min(published, step_known());
   group_stale_ = true;
 }
 
@@ -89,6 +89,7 @@ void StepCoordinator::on_lost(Rank rank) {
   if (!state.attached) return;
   state.attached = false;
   state.ready = kNoStep;
+  state.written = kNoStep;
   state.published = kNoStep;
   group_stale_ = true;
 }
@@ -132,9 +133,20 @@ void StepCoordinator::on_chunks(Rank rank, Step step, uint32_t count) {
   state.chunks_done += count;
 }
 
+Status StepCoordinator::on_written(Rank rank, Step step) {
+  if (step < 0 || (step != committed_ && step != step_known())) {
+    return stale_step("ParamsWritten", step, step_known());
+  }
+  at(rank).written = step;
+  return Status::ok();
+}
+
 Status StepCoordinator::on_published(Rank rank, Step step) {
-  if (step < 0 || step != committed_) return stale_step("Published", step, committed_);
-  at(rank).published = step;
+  if (step < 0 || (step != committed_ && step != step_known())) {
+    return stale_step("Published", step, step_known());
+  }
+  RankState& state = at(rank);
+  state.published = std::max(state.published, step);
   return Status::ok();
 }
 
@@ -173,6 +185,11 @@ Step StepCoordinator::lease_step() const {
   return open_ && !skipped_ ? committed_ + 1 : kNoStep;
 }
 
+bool StepCoordinator::may_lease(Step step) const {
+  const bool ahead = committed_ >= 0 && !open_ && step == committed_ + 1;
+  return ahead || (step >= 0 && step == lease_step());
+}
+
 uint32_t StepCoordinator::chunks_done(Rank rank) const { return ranks_[rank.value].chunks_done; }
 
 bool StepCoordinator::at_work() const {
@@ -203,7 +220,7 @@ void StepCoordinator::break_group(std::vector<StoreAction>* out) {
   if (!group_stale_) return;
   group_stale_ = false;
   reduce_ordered_ = false;
-  gather_ordered_ = false;
+  gather_ordered_ = kNoStep;
   if (group_formed_) {
     group_formed_ = false;
     out->push_back({.kind = StoreAction::Kind::kGroupBroken, .group_epoch = group_epoch_});
@@ -247,7 +264,6 @@ void StepCoordinator::commit_step(std::vector<StoreAction>* out) {
   open_ = false;
   skipped_ = false;
   skip_applied_ = false;
-  gather_ordered_ = false;
   for (RankState& rank : ranks_) {
     rank.chunks_done = 0;
     rank.has_record = false;
@@ -256,20 +272,23 @@ void StepCoordinator::commit_step(std::vector<StoreAction>* out) {
 }
 
 void StepCoordinator::order_gather(std::vector<StoreAction>* out) {
-  // Once the next step is open its chunks change: what they publish then is that step's.
-  if (!group_formed_ || gather_ordered_ || open_ || committed_ < 0) return;
-  if (all_published()) return;
-  StoreAction go{
-      .kind = StoreAction::Kind::kGoGather, .step = committed_, .group_epoch = group_epoch_};
-  for (const RankState& rank : ranks_) go.needs.push_back(rank.published == committed_ ? 0 : 1);
-  gather_ordered_ = true;
+  if (!group_formed_ || committed_ < 0) return;
+  // An open step's chunks change: it is gathered once every rank has written all its parameters,
+  // or else when it is committed. Its record is durable, so these parameters are final.
+  const Step step = step_known();
+  const auto written = [step](const RankState& rank) { return rank.written == step; };
+  if (open_ && (skipped_ || !every(written))) return;
+  if (gather_ordered_ == step || all_published(step)) return;
+  StoreAction go{.kind = StoreAction::Kind::kGoGather, .step = step, .group_epoch = group_epoch_};
+  for (const RankState& rank : ranks_) go.needs.push_back(rank.published == step ? 0 : 1);
+  gather_ordered_ = step;
   out->push_back(std::move(go));
 }
 
 void StepCoordinator::order_reduce(std::vector<StoreAction>* out) {
   // One collective at a time: a gather that somebody needs goes first.
   if (!group_formed_ || reduce_ordered_ || open_ || committed_ < 0) return;
-  if (stopping_ || !holds_.empty() || !all_published()) return;
+  if (stopping_ || !holds_.empty() || !all_published(committed_)) return;
   const Step step = committed_ + 1;
   if (!every([&](const RankState& rank) { return rank.ready == step; })) return;
   StoreAction go{.kind = StoreAction::Kind::kGoReduce, .step = step, .group_epoch = group_epoch_};
@@ -291,13 +310,13 @@ bool StepCoordinator::all_recorded() const {
   return every([](const RankState& rank) { return rank.has_record; });
 }
 
-bool StepCoordinator::all_published() const {
-  return every([this](const RankState& rank) { return rank.published == committed_; });
+bool StepCoordinator::all_published(Step step) const {
+  return every([step](const RankState& rank) { return rank.published == step; });
 }
 
 bool StepCoordinator::may_end() const {
   if (every([](const RankState& rank) { return !rank.attached; })) return !open_;
-  return !at_work() && (!group_formed_ || all_published());
+  return !at_work() && (!group_formed_ || all_published(committed_));
 }
 
 void StepCoordinator::end_at_boundary(uint64_t now_ms, std::vector<StoreAction>* out) {

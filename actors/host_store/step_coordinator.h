@@ -76,7 +76,11 @@ class StepCoordinator {
   void on_record(Rank rank, Step step, bool skipped);
   // `count` more chunks of the rank are at version `step`. REQUIRES: lease_step() == step.
   void on_chunks(Rank rank, Step step, uint32_t count);
-  // StaleStep: not the committed step.
+  // The rank's parameters of the open step are all in its buffer, computed from sound state: the
+  // step can be gathered before it is committed. StaleStep for a step that is neither the open one
+  // nor committed; of a committed one it says nothing new.
+  Status on_written(Rank rank, Step step);
+  // StaleStep: neither the committed step nor the open one.
   Status on_published(Rank rank, Step step);
   // LeaseTable::older_are_reaped(rank).
   void on_older_reaped(Rank rank, bool reaped);
@@ -99,9 +103,12 @@ class StepCoordinator {
   Step step_committed() const { return committed_; }
   // The step whose records are all durable, or kNoStep.
   Step step_open() const { return open_ ? committed_ + 1 : kNoStep; }
-  // The version that leases may write now: the open step, 0 while initialising, else kNoStep. A
+  // The version that may be committed now: the open step, 0 while initialising, else kNoStep. A
   // skipped step has nothing to write.
   Step lease_step() const;
+  // Whether windows may be leased for writing that version: lease_step(), and before it is open the
+  // step at work, for reading ahead (optlease_prepare). Nothing of it can be committed until then.
+  bool may_lease(Step step) const;
   uint64_t group_epoch() const { return group_formed_ ? group_epoch_ : 0; }
   uint32_t chunks_done(Rank rank) const;
   bool stopping() const { return stopping_; }
@@ -114,7 +121,8 @@ class StepCoordinator {
     bool has_record = false;  // of committed_ + 1
     bool older_reaped = true;
     Step ready = kNoStep;
-    Step published = kNoStep;
+    Step written = kNoStep;    // parameters of the open step, in the rank's own buffer
+    Step published = kNoStep;  // gathered: at most the open step
   };
   struct Hold {
     uint64_t ends_ms = 0;
@@ -131,7 +139,8 @@ class StepCoordinator {
   }
   bool at_work() const;  // a step is open or being reduced
   bool all_recorded() const;
-  bool all_published() const;
+  bool all_published(Step step) const;
+  Step step_known() const { return open_ ? committed_ + 1 : committed_; }
   bool may_end() const;
   void void_records(std::vector<StoreAction>* out);
   void break_group(std::vector<StoreAction>* out);
@@ -156,8 +165,8 @@ class StepCoordinator {
   bool group_stale_ = false;  // somebody left it or said hello again: break it
   uint64_t group_epoch_ = 0;  // the newest; never repeated
   uint32_t groups_ = 0;
-  bool reduce_ordered_ = false;  // in this group, for committed_ + 1
-  bool gather_ordered_ = false;  // in this group, for committed_
+  bool reduce_ordered_ = false;    // in this group, for committed_ + 1
+  Step gather_ordered_ = kNoStep;  // in this group
   // Holds and the end.
   std::map<uint64_t, Hold> holds_;
   uint64_t next_hold_ = 1;

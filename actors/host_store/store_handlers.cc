@@ -92,14 +92,27 @@ Status StoreService::check_chunks(Rank rank, uint32_t first_chunk, uint32_t chun
                                                chunk_count, rank.value, chunks)};
 }
 
+// The step at work may be leased before it is open, to be read ahead: a lease gives nothing away
+// until its commit, and check_commit_step asks for the open step.
 Status StoreService::check_lease_step(Step step) const {
-  if (step == coordinator_.lease_step()) return Status::ok();
+  if (coordinator_.may_lease(step)) return Status::ok();
   const Step next = coordinator_.step_committed() + 1;
   if (step == next) {
     return {StatusCode::kBusy, format("step %lld is not open for leases (yet)", num(step))};
   }
   return {StatusCode::kStaleStep,
           format("step %lld, while step %lld is at work", num(step), num(next))};
+}
+
+Status StoreService::check_commit_step(Step step) const {
+  if (step == coordinator_.lease_step()) return Status::ok();
+  const Step next = coordinator_.step_committed() + 1;
+  if (step == next) {
+    return {StatusCode::kBusy,
+            format("step %lld is not open: nothing of it is committed (yet)", num(step))};
+  }
+  return {StatusCode::kStaleStep,
+          format("a commit of step %lld, while step %lld is at work", num(step), num(next))};
 }
 
 Status StoreService::on_lease_request(const Request& request) {
@@ -174,6 +187,7 @@ Status StoreService::on_commit_request(const Request& request) {
     const std::vector<SlotEntry> shadow = request.frame.entries<SlotEntry>();
     OPTLEASE_TRY(leases_.may_commit(rank, request.incarnation(), LeaseId{body.lease_id}, body.step,
                                     body.first_chunk, body.chunk_count, shadow, request.now_ms));
+    OPTLEASE_TRY(check_commit_step(body.step));
     commit_chunks(rank, body, shadow);
   }
   reply(request, MessageKind::kCommitReply,
@@ -202,6 +216,10 @@ Status StoreService::on_lease_return(const Request& request) {
   const auto body = request.frame.as<LeaseReturnBody>();
   return leases_.give_back(request.rank(), request.incarnation(), LeaseId{body.lease_id},
                            request.now_ms);
+}
+
+Status StoreService::on_params_written(const Request& request) {
+  return coordinator_.on_written(request.rank(), request.frame.as<StepBody>().step);
 }
 
 Status StoreService::on_published(const Request& request) {

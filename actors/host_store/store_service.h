@@ -108,11 +108,13 @@ class StoreService {
   Status on_lease_request(const Request& request);
   Status on_commit_request(const Request& request);
   Status on_lease_return(const Request& request);
+  Status on_params_written(const Request& request);
   Status on_published(const Request& request);
   Status on_heartbeat(const Request& request);
   Status on_corrupt_chunk(const Request& request);
   Status check_chunks(Rank rank, uint32_t first_chunk, uint32_t chunk_count) const;
   Status check_lease_step(Step step) const;
+  Status check_commit_step(Step step) const;
   void send_grant(const Request& request, const Lease& lease);
   void commit_chunks(Rank rank, const CommitRequestBody& body, std::span<const SlotEntry> shadow);
 

@@ -47,6 +47,10 @@ const char* name_of(RehearsePhase phase) {
       return "after_commit";
     case RehearsePhase::kBetweenSteps:
       return "between_steps";
+    case RehearsePhase::kPrepared:
+      return "prepared";
+    case RehearsePhase::kAnswered:
+      return "answered";
   }
   return "?";
 }
@@ -87,7 +91,7 @@ bool parse(const std::string& text, RehearsePhase* out) {
   return parse_among(
       std::array{RehearsePhase::kBeforeLease, RehearsePhase::kCopyIn, RehearsePhase::kUpdate,
                  RehearsePhase::kCopyOut, RehearsePhase::kBeforeCommit, RehearsePhase::kAfterCommit,
-                 RehearsePhase::kBetweenSteps},
+                 RehearsePhase::kBetweenSteps, RehearsePhase::kPrepared, RehearsePhase::kAnswered},
       text, out);
 }
 

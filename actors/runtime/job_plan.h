@@ -77,7 +77,9 @@ enum class RehearsePhase {
   kCopyOut,
   kBeforeCommit,
   kAfterCommit,
-  kBetweenSteps
+  kBetweenSteps,
+  kPrepared,
+  kAnswered
 };
 enum class Role { kLauncher, kHostStore, kGpuActor, kTrainer };
 

@@ -159,6 +159,8 @@ const std::vector<float*>& JobSession::zeroed_grads() {
   return grads_;
 }
 
+Status JobSession::prepare() { return status_of(optlease_prepare(client_.get(), last_step() + 1)); }
+
 Result<optlease_step_result> JobSession::step(std::optional<double> lr, const std::string& blob) {
   for (Space& space : spaces_) {
     if (space.grad_dtype == OPTLEASE_BF16) store<DType::kBF16>(space.grads_f32, space.grads);

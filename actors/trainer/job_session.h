@@ -42,6 +42,8 @@ class JobSession {
   Result<const std::vector<const float*>*> read_params();
   // [space], zeroed, to be added to.
   const std::vector<float*>& zeroed_grads();
+  // Tells that the gradients of the next step are being computed.
+  Status prepare();
   // Hands the gradients over, converted where they are not FP32, and waits for the step.
   Result<optlease_step_result> step(std::optional<double> lr, const std::string& blob);
 

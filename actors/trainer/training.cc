@@ -81,6 +81,7 @@ Status Trainer::step(const TrainingOptions& options, int64_t last, TrainingProgr
   corpus.fill(progress->next_sample, options.batch, session.rank(), world_size, &batch);
   const auto params = session.read_params();
   if (!params) return params.status();
+  OPTLEASE_TRY(session.prepare());
   const double loss = model.forward_backward(tensors_at(table, *params.value()),
                                              tensors_at(table, session.zeroed_grads()),
                                              batch.contexts, batch.targets);

@@ -45,6 +45,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kPublished: return "Published";
     case MessageKind::kHeartbeat: return "Heartbeat";
     case MessageKind::kCorruptChunk: return "CorruptChunk";
+    case MessageKind::kParamsWritten: return "ParamsWritten";
     case MessageKind::kWelcome: return "Welcome";
     case MessageKind::kGroupFormed: return "GroupFormed";
     case MessageKind::kGroupBroken: return "GroupBroken";
@@ -70,6 +71,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kStepRequest: return "StepRequest";
     case MessageKind::kStepReply: return "StepReply";
     case MessageKind::kDetach: return "Detach";
+    case MessageKind::kPrepare: return "Prepare";
   }
   // clang-format on
   return "?";
@@ -106,6 +108,8 @@ uint32_t body_bytes_of(MessageKind kind) {
     case MessageKind::kStepOpen:
     case MessageKind::kStepCommitted:
     case MessageKind::kStopActor:
+    case MessageKind::kParamsWritten:
+    case MessageKind::kPrepare:
       return sizeof(StepBody);
     case MessageKind::kLeaseGrant:
       return sizeof(LeaseGrantBody);
@@ -232,6 +236,8 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (!std::isfinite(b.grad_scale) || b.grad_scale <= 0)
       return "grad_scale is not finite and > 0";
     if (std::isinf(b.max_norm) || b.max_norm < 0) return "max_norm is not finite and >= 0";
+  } else if (kind == MessageKind::kPrepare || kind == MessageKind::kParamsWritten) {
+    if (body_at<StepBody>(frame).step < 1) return "a step counts from 1";
   } else if (kind == MessageKind::kLeaseRequest) {
     const auto b = body_at<LeaseRequestBody>(frame);
     if (b.step < 0) return "the step is negative";

@@ -19,7 +19,7 @@
 namespace optlease {
 
 inline constexpr uint32_t kMessageMagic = 0x4c54504f;  // "OPTL"
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 // Frozen: append only.
 enum class MessageKind : uint16_t {
@@ -33,6 +33,7 @@ enum class MessageKind : uint16_t {
   kPublished = 7,      // PublishedBody
   kHeartbeat = 8,      // HeartbeatBody; renews every lease of the incarnation
   kCorruptChunk = 9,   // CorruptChunkBody
+  kParamsWritten = 10, // StepBody: its parameters of the open step are all in its buffer
   // store -> actor
   kWelcome = 64,       // WelcomeBody
   kGroupFormed = 65,   // GroupBody
@@ -61,6 +62,7 @@ enum class MessageKind : uint16_t {
   kStepRequest = 194,  // StepRequestBody + blob
   kStepReply = 195,    // StepReplyBody + text where status is not kOk
   kDetach = 196,       // no body
+  kPrepare = 197,      // StepBody: gradients of that step are coming; has no answer
 };
 
 struct MessageHeader {

@@ -235,7 +235,72 @@ static void restarted_trainer_finds_step_and_blob(void) {
   fake_job_stop(job);
 }
 
+static void wait_for_prepares(fake_job* job, uint32_t count) {
+  for (int i = 0; i < 4000 && fake_job_seen(job).prepares < count; ++i) usleep(5000);
+  CHECK(fake_job_seen(job).prepares == count);
+}
+
+static void prepare_is_a_hint_that_the_actor_hears(void) {
+  fake_job* job = fake_job_start("c-prepare");
+  optlease_client* client = attach();
+  CHECK_STATUS(optlease_prepare(client, 1), OPTLEASE_OK);
+  CHECK_STATUS(optlease_prepare(client, 1), OPTLEASE_OK); /* twice */
+  wait_for_prepares(job, 2);
+  CHECK(fake_job_seen(job).prepared == 1 && fake_job_seen(job).steps_applied == 0);
+  CHECK_STATUS(optlease_step(client, NULL, NULL), OPTLEASE_OK);
+  CHECK_STATUS(optlease_step(client, NULL, NULL), OPTLEASE_OK); /* without */
+  CHECK_STATUS(optlease_prepare(client, 3), OPTLEASE_OK);
+  wait_for_prepares(job, 3);
+  CHECK(fake_job_seen(job).prepared == 3 && last_step(client) == 2);
+  CHECK_STATUS(optlease_detach(client), OPTLEASE_OK); /* and no step after it */
+  fake_job_stop(job);
+}
+
+static void prepare_of_what_is_not_next_is_told_in_words(void) {
+  CHECK_STATUS(optlease_prepare(NULL, 1), OPTLEASE_INVALID_ARGUMENT);
+  CHECK_SAYS(optlease_last_error(NULL), "client is NULL");
+  fake_job* job = fake_job_start("c-unprepared");
+  optlease_client* client = attach();
+  const int64_t wrong[] = {0, -1, 2, INT64_MAX};
+  for (int i = 0; i < 4; ++i) {
+    CHECK_STATUS(optlease_prepare(client, wrong[i]), OPTLEASE_STALE_STEP);
+    CHECK_SAYS(optlease_last_error(client), "cannot be prepared: the next step is 1");
+  }
+  fake_job_set_silent(job, 1);
+  optlease_step_options options = step_options();
+  options.timeout_ms = 50;
+  CHECK_STATUS(optlease_step(client, &options, NULL), OPTLEASE_TIMEOUT);
+  CHECK_STATUS(optlease_prepare(client, 1), OPTLEASE_BUSY);
+  CHECK_SAYS(optlease_last_error(client), "step 1 is in flight");
+  fake_job_set_silent(job, 0);
+  CHECK_STATUS(optlease_step(client, NULL, NULL), OPTLEASE_OK);
+  CHECK(last_step(client) == 1 && fake_job_seen(job).prepares == 0);
+  CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
+  fake_job_set_committed(job, 50, "", 0); /* the job's last step */
+  client = attach();
+  CHECK_STATUS(optlease_prepare(client, 51), OPTLEASE_STALE_STEP);
+  CHECK_SAYS(optlease_last_error(client), "the job ends with step 50");
+  CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
+  fake_job_stop(job);
+}
+
+static void prepare_waits_for_no_actor(void) {
+  fake_job* job = fake_job_start("c-prepare-down");
+  optlease_client* client = attach();
+  fake_job_set_down(job, 1);
+  usleep(50000);
+  for (int i = 0; i < 50; ++i) CHECK_STATUS(optlease_prepare(client, 1), OPTLEASE_OK);
+  fake_job_set_down(job, 0);
+  CHECK_STATUS(optlease_step(client, NULL, NULL), OPTLEASE_OK);
+  CHECK(last_step(client) == 1);
+  CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
+  fake_job_stop(job);
+}
+
 const c_case step_cases[] = {
+    {"prepare_is_a_hint_that_the_actor_hears", prepare_is_a_hint_that_the_actor_hears},
+    {"prepare_of_what_is_not_next_is_told_in_words", prepare_of_what_is_not_next_is_told_in_words},
+    {"prepare_waits_for_no_actor", prepare_waits_for_no_actor},
     {"steps_as_configured_and_as_given", steps_as_configured_and_as_given},
     {"step_survives_a_restart_of_the_actor", step_survives_a_restart_of_the_actor},
     {"step_ignores_noise_and_asks_again_while_busy", step_ignores_noise_and_asks_again_while_busy},

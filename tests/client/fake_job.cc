@@ -137,6 +137,10 @@ struct FakeJob::Impl {
         return Life::kGoesOn;
       case MessageKind::kStepRequest:
         return hear_step(request, message.peer, router);
+      case MessageKind::kPrepare:
+        ++seen.prepares;
+        seen.prepared = request.as<StepBody>().step;
+        return Life::kGoesOn;
       case MessageKind::kDetach:
         ++seen.detaches;
         return Life::kGoesOn;

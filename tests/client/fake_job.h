@@ -23,6 +23,8 @@ struct FakeSeen {
   uint32_t steps_applied = 0;
   AttachBody attach{};     // the last one
   StepRequestBody step{};  // the last one
+  uint32_t prepares = 0;
+  int64_t prepared = 0;  // the last one's step
 };
 
 // One rank's buffers of one space.

@@ -42,7 +42,8 @@ fake_seen fake_job_seen(const fake_job* job) {
   const optlease::FakeSeen seen = job->impl.seen();
   return {seen.attaches,           seen.detaches,      seen.step_requests,  seen.steps_applied,
           seen.attach.abi_version, seen.attach.pid,    seen.step.step,      seen.step.lr,
-          seen.step.grad_scale,    seen.step.max_norm, seen.step.keep_blob, seen.step.blob_bytes};
+          seen.step.grad_scale,    seen.step.max_norm, seen.step.keep_blob, seen.step.blob_bytes,
+          seen.prepares,           seen.prepared};
 }
 
 void fake_job_crash_on_step(fake_job* job, int after_commit, uint32_t down_ms) {

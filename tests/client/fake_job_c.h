@@ -25,6 +25,8 @@ typedef struct fake_seen {
   double max_norm;
   uint32_t keep_blob;
   uint32_t blob_bytes;
+  uint32_t prepares;
+  int64_t prepared;
 } fake_seen;
 
 /* Sets XDG_RUNTIME_DIR, OPTLEASE_JOB and OPTLEASE_RANK for the client. */

@@ -96,7 +96,7 @@ for dtypes in BF16:BF16 F32:F32 F16:BF16; do
 done
 oracle=$(digest_of "$work/cpu-BF16-BF16.json")
 
-phases=(before_lease copy_in update copy_out before_commit after_commit between_steps)
+phases=(before_lease copy_in update copy_out before_commit after_commit between_steps prepared answered)
 rehearsals=
 for i in "${!phases[@]}"; do
   rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"

@@ -98,6 +98,23 @@ TEST_P(GpuPipelineShapes, CommitsTheBytesThatTheCpuDeviceCommits) {
   expect_same(gpu, cpu_run(GetParam(), 4));
 }
 
+// Read ahead of its step, by no turn or by many; every third time the step does not come at once.
+TEST_P(GpuPipelineShapes, CommitsTheSameBytesWhereItReadAhead) {
+  GpuJob gpu(GetParam());
+  ASSERT_TRUE(gpu.initialise().is_ok());
+  for (Step step = 1; step <= 6; ++step) {
+    gpu.job->prefetch(step, static_cast<int>(step * step) - 1);
+    if (step % 3 == 0) {
+      gpu.job->pipeline().release_prefetch();
+      gpu.job->settle();
+      gpu.job->prefetch(step, 20);
+    }
+    const Status status = gpu.step(step);
+    ASSERT_TRUE(status.is_ok()) << status.text();
+  }
+  expect_same(gpu, cpu_run(GetParam(), 6));
+}
+
 TEST_P(GpuPipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
   const uint32_t seed = 20261129;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -62,6 +62,10 @@ class TrainerDeskTest : public testing::Test {
     const Status sent = trainer_.send({"", encode({}, kind, sequence, body)});
     ASSERT_TRUE(sent.is_ok()) << sent.text();
   }
+  void say(MessageKind kind, uint64_t sequence) {
+    const Status sent = trainer_.send({"", encode_empty({}, kind, sequence)});
+    ASSERT_TRUE(sent.is_ok()) << sent.text();
+  }
   // One turn of the actor's loop, as far as the desk is in it.
   void turn() {
     desk_.receive(facts_);
@@ -93,6 +97,23 @@ class TrainerDeskTest : public testing::Test {
     EXPECT_EQ(got->step_reply().status, static_cast<uint16_t>(StatusCode::kStaleStep));
     EXPECT_EQ(got->text(), words);
     EXPECT_FALSE(desk_.in_hand()) << "a refused request must not become the next step";
+  }
+
+  // As ask_step, while another request is in hand and stays there.
+  std::optional<Answer> ask_refused(Step step, uint64_t sequence) {
+    say(MessageKind::kStepRequest, sequence, step_body(step));
+    const Deadline deadline = Deadline::after_ms(kAnswerMs);
+    Message message;
+    while (!deadline.passed()) {
+      turn();
+      if (trainer_.receive(&message)) return Answer{message.frame};
+    }
+    return std::nullopt;
+  }
+  static void expect_stale_words(const std::optional<Answer>& got, const std::string& words) {
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->step_reply().status, static_cast<uint16_t>(StatusCode::kStaleStep));
+    EXPECT_EQ(got->text().rfind(words, 0), 0u) << got->text();
   }
 
   ActorHome home_{256};
@@ -147,6 +168,73 @@ TEST_F(TrainerDeskTest, IsSilentUntilItKnowsTheCommittedStep) {
   EXPECT_FALSE(ask_step(4, 72)) << "in hand, not yet published";
   ASSERT_TRUE(desk_.in_hand());
   EXPECT_EQ(desk_.in_hand()->body.step, 4);
+}
+
+// Answered early: its commit and the next request may cross.
+TEST_F(TrainerDeskTest, AnswersAnOpenStepThatIsGatheredAndKeepsTheNextOneUntilItsTurn) {
+  store_.write_step_record(kRank, record_of(4));
+  EXPECT_FALSE(ask_step(4, 60));
+  facts_.open = 4;
+  turn();
+  ASSERT_TRUE(desk_.in_hand()) << "open, and its parameters are not there";
+  facts_.published = 4;
+  const auto got = answer();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->sequence(), 60u);
+  EXPECT_EQ(got->step_reply().step, 4);
+  EXPECT_EQ(got->step_reply().status, 0);
+  EXPECT_EQ(got->step_reply().grad_norm, 4.25);
+  EXPECT_FALSE(ask_step(5, 61)) << "not refused, not answered";
+  ASSERT_TRUE(desk_.in_hand());
+  EXPECT_EQ(desk_.in_hand()->body.step, 5);
+  expect_stale_words(ask_refused(6, 62), "step 6 was asked for, and the next step is 5; ask for");
+  ASSERT_TRUE(desk_.in_hand());
+  EXPECT_EQ(desk_.in_hand()->sequence, 61u);
+}
+
+TEST_F(TrainerDeskTest, AnswersTheLastStepOnlyWhenItIsCommitted) {
+  facts_.last = 4;
+  store_.write_step_record(kRank, record_of(4));
+  EXPECT_FALSE(ask_step(4, 63));
+  facts_.open = 4;
+  facts_.published = 4;
+  for (int i = 0; i < 5; ++i) turn();
+  ASSERT_TRUE(desk_.in_hand()) << "its trainer would end before the job can";
+  facts_.open = kNoStep;
+  facts_.committed = 4;
+  const auto got = answer();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->sequence(), 63u);
+}
+
+TEST_F(TrainerDeskTest, HearsWhichStepIsPreparedUntilTheTrainerIsAnother) {
+  const auto prepare = [&](Step step) {
+    say(MessageKind::kPrepare, 64, StepBody{step});
+    say(MessageKind::kStepRequest, 65, step_body(3));  // a sign that the hint was read
+    ASSERT_TRUE(answer());
+  };
+  prepare(4);
+  EXPECT_EQ(desk_.prepared(), 4);
+  prepare(4);
+  prepare(5);  // not next: ignored
+  prepare(3);
+  EXPECT_EQ(desk_.prepared(), 4);
+  EXPECT_EQ(desk_.refusals(), 2u);
+  facts_.open = 4;
+  prepare(5);
+  EXPECT_EQ(desk_.prepared(), 5) << "step 4 is answered and not committed";
+  facts_.open = kNoStep;
+  say(MessageKind::kAttach, 66, AttachBody{kClientAbiVersion, 1});
+  ASSERT_TRUE(answer());
+  EXPECT_EQ(desk_.prepared(), kNoStep) << "a new life of the trainer";
+  prepare(4);
+  say(MessageKind::kDetach, 67);
+  say(MessageKind::kStepRequest, 68, step_body(3));
+  ASSERT_TRUE(answer());
+  EXPECT_EQ(desk_.prepared(), kNoStep);
+  facts_.last = 3;
+  prepare(4);
+  EXPECT_EQ(desk_.prepared(), kNoStep) << "past the job's last step";
 }
 
 TEST_F(TrainerDeskTest, RefusesAStepPastTheJobsLast) {

@@ -158,9 +158,10 @@ TEST(WindowPipeline, PassesEveryRehearsalPhaseOfAStepOnceInOrder) {
   job.phases.clear();
   ASSERT_TRUE(step_once(job, 1).is_ok());
   const std::vector<std::pair<RehearsePhase, Step>> expected = {
-      {RehearsePhase::kBeforeLease, 1},  {RehearsePhase::kCopyIn, 1},
-      {RehearsePhase::kUpdate, 1},       {RehearsePhase::kCopyOut, 1},
-      {RehearsePhase::kBeforeCommit, 1}, {RehearsePhase::kAfterCommit, 1}};
+      {RehearsePhase::kPrepared, 1},   {RehearsePhase::kBeforeLease, 1},
+      {RehearsePhase::kCopyIn, 1},     {RehearsePhase::kUpdate, 1},
+      {RehearsePhase::kCopyOut, 1},    {RehearsePhase::kBeforeCommit, 1},
+      {RehearsePhase::kAfterCommit, 1}};
   EXPECT_EQ(job.phases, expected);
 }
 

@@ -77,8 +77,7 @@ class FakeActor {
       case MessageKind::kGoGather:
         return on_go_gather(message);
       case MessageKind::kStepOpen:
-        open_ = message.as<StepBody>().step;
-        return;
+        return on_step_open(message.as<StepBody>().step);
       case MessageKind::kLeaseGrant:
         return on_grant(message);
       case MessageKind::kCommitReply:
@@ -89,7 +88,7 @@ class FakeActor {
         open_ = recorded_ = kNoStep;
         reduce_seen_ = false;
         windows_.clear();
-        return;
+        return end_prefetch();
       case MessageKind::kRefused:
         return on_refused(message);
       case MessageKind::kStopActor:
@@ -105,9 +104,13 @@ class FakeActor {
     if (!attached_) return say_hello();
     send(MessageKind::kHeartbeat, HeartbeatBody{committed_ + 1, 7, 0});
     if (committed_ == kNoStep) return request_windows(0);
-    if (open_ != kNoStep && !fake_step_is_skipped(open_)) return request_windows(open_);
+    if (open_ != kNoStep && !fake_step_is_skipped(open_)) {
+      say_written();
+      return request_windows(open_);
+    }
     const Step next = committed_ + 1;
     if (open_ != kNoStep || next > last_step) return;
+    if (prefetches_) request_windows(next);
     if (recorded_ == next) {
       send(MessageKind::kStepRecord, StepRecordBody{group_, fake_record(next)});
     } else if (!reduce_seen_) {
@@ -144,6 +147,8 @@ class FakeActor {
 
   // Answers leases itself unless told not to: a test that wants to hold one back.
   void set_commits(bool commits) { commits_ = commits; }
+  // Leases windows of a step before it is open, as an actor does whose trainer prepares it.
+  void set_prefetches(bool prefetches) { prefetches_ = prefetches; }
   bool attached() const { return attached_; }
   bool stopped() const { return stopped_; }
   Step committed() const { return committed_; }
@@ -181,6 +186,7 @@ class FakeActor {
     open_ = body.step_open;
     reduce_seen_ = false;
     windows_.clear();
+    ahead_.clear();  // its hello ended every lease
   }
   // The step is reduced again by the next group.
   void forget_reduction() {
@@ -197,14 +203,42 @@ class FakeActor {
   }
   void on_go_gather(const Decoded& message) {
     const auto body = message.as<GoBody>();
-    if (body.group_epoch != group_ || body.step != committed_) return;
+    if (body.group_epoch != group_ || (body.step != committed_ && body.step != open_)) return;
     published_ = body.step;
     send(MessageKind::kPublished, PublishedBody{body.step, group_});
   }
   void on_grant(const Decoded& message) {
     const auto body = message.as<LeaseGrantBody>();
     grants_.emplace_back(body, message.entries<GrantEntry>());
+    if (body.step > 0 && body.step != open_) {
+      ahead_.push_back(grants_.back());
+      if (body.step <= committed_) end_prefetch();
+      return;
+    }
     if (commits_) send_commit(body, grants_.back().second);
+  }
+  void on_step_open(Step step) {
+    open_ = step;
+    if (fake_step_is_skipped(step)) return end_prefetch();
+    for (const auto& [grant, entries] : std::exchange(ahead_, {})) {
+      if (commits_) send_commit(grant, entries);
+    }
+  }
+  // Nothing of it was written.
+  void end_prefetch() {
+    for (const auto& [grant, entries] : std::exchange(ahead_, {})) {
+      send(MessageKind::kLeaseReturn, LeaseReturnBody{grant.lease_id});
+    }
+    windows_.clear();
+  }
+  // The fake's parameters are written when its chunks are committed, and no earlier.
+  void say_written() {
+    if (view() == nullptr) return;
+    const auto chunks = static_cast<uint32_t>(view()->chunks(rank_).size());
+    for (uint32_t c = 0; c < chunks; ++c) {
+      if (view()->version(rank_, ChunkIndex{c}) < open_) return;
+    }
+    send(MessageKind::kParamsWritten, StepBody{open_});
   }
   void on_refused(const Decoded& message) {
     const auto body = message.as<RefusedBody>();
@@ -241,8 +275,10 @@ class FakeActor {
   std::vector<std::string> out_;
   std::map<MessageKind, uint32_t> received_;
   std::vector<std::pair<LeaseGrantBody, std::vector<GrantEntry>>> grants_;
+  std::vector<std::pair<LeaseGrantBody, std::vector<GrantEntry>>> ahead_;  // of a step not open
   std::set<uint32_t> windows_;  // asked for, by first chunk
-  bool attached_ = false, commits_ = true, reduce_seen_ = false, stopped_ = false;
+  bool attached_ = false, commits_ = true, prefetches_ = false, reduce_seen_ = false,
+       stopped_ = false;
   uint64_t epoch_ = 0, group_ = 0, sequence_ = 0;
   Step committed_ = kNoStep, open_ = kNoStep, recorded_ = kNoStep, published_ = kNoStep;
   StatusCode last_refusal_ = StatusCode::kOk;

@@ -48,6 +48,7 @@ class Simulation {
     work(rank);
   }
   Step committed() const { return committed_; }
+  uint32_t early() const { return early_; }  // steps that rank 0 had published when committed
   size_t rank_count() const { return ranks_.size(); }
 
  private:
@@ -60,6 +61,7 @@ class Simulation {
     bool attached = false;
     bool older_reaped = true;
     Step published = kNoStep;
+    Step written = kNoStep;
     Step ready = kNoStep;
     std::optional<StoreAction> reduce, gather;
   };
@@ -82,7 +84,7 @@ class Simulation {
       facts.ranks.push_back(
           {actor.chunks, actor.done, actor.has_record, actor.has_record && skips(next())});
       actor.attached = false;
-      actor.ready = kNoStep;
+      actor.ready = actor.written = kNoStep;
       actor.reduce.reset();
       actor.gather.reset();
     }
@@ -99,7 +101,7 @@ class Simulation {
     Actor& actor = ranks_[rank.value];
     actor.attached = false;
     actor.older_reaped = false;
-    actor.published = actor.ready = kNoStep;
+    actor.published = actor.ready = actor.written = kNoStep;
     store_->on_lost(rank);
     store_->on_older_reaped(rank, false);
     advance();
@@ -129,17 +131,23 @@ class Simulation {
     advance();
   }
 
+  bool is_open_for(Step step) const { return committed_ >= 0 && step == next() && all_recorded(); }
+
   // Something that an attached actor would do now.
   void work(Rank rank) {
     Actor& actor = ranks_[rank.value];
     if (!actor.attached) return;
-    if (store_->lease_step() == next() && actor.done < actor.chunks) {
+    if (is_open_for(next()) && !skips(next()) && actor.written != next() && pick(3) == 0) {
+      actor.written = next();
+      EXPECT_TRUE(store_->on_written(rank, next()));
+    } else if (store_->lease_step() == next() && actor.done < actor.chunks) {
       ++actor.done;
       store_->on_chunks(rank, next(), 1);
     } else if (actor.gather) {
-      if (actor.gather->step == committed_) {
-        actor.published = committed_;
-        EXPECT_TRUE(store_->on_published(rank, committed_));
+      // Its step may be committed by now, or still be open.
+      if (actor.gather->step == committed_ || is_open_for(actor.gather->step)) {
+        actor.published = actor.gather->step;
+        EXPECT_TRUE(store_->on_published(rank, actor.published));
       }
       actor.gather.reset();
     } else if (actor.reduce) {
@@ -218,6 +226,7 @@ class Simulation {
   void check_commit(const StoreAction& action) {
     ASSERT_EQ(action.step, next());
     ASSERT_TRUE(action.step == 0 || all_recorded());
+    early_ += ranks_[0].published == action.step ? 1 : 0;
     for (const Actor& actor : ranks_) {
       ASSERT_EQ(actor.done, actor.chunks) << "committed before every chunk";
       ASSERT_TRUE(actor.older_reaped) << "committed before every older incarnation is reaped";
@@ -231,9 +240,12 @@ class Simulation {
   }
   void check_gather(const StoreAction& action) {
     ASSERT_EQ(action.group_epoch, group_);
-    ASSERT_EQ(action.step, committed_);
+    ASSERT_EQ(action.step, is_open_for(next()) ? next() : committed_);
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      ASSERT_EQ(action.needs[r], ranks_[r].published == committed_ ? 0 : 1);
+      if (action.step == next()) {
+        ASSERT_EQ(ranks_[r].written, next()) << "gathered before it is complete";
+      }
+      ASSERT_EQ(action.needs[r], ranks_[r].published == action.step ? 0 : 1);
       ranks_[r].gather = action;
     }
   }
@@ -257,6 +269,7 @@ class Simulation {
   std::optional<StepCoordinator> store_;
   std::optional<uint64_t> hold_, group_;
   bool granted_ = false;
+  uint32_t early_ = 0;
   uint64_t now_ = 0, epoch_ = 0, last_group_ = 0;
   Step committed_ = kNoStep;
 };
@@ -264,6 +277,7 @@ class Simulation {
 TEST(StepCoordinatorModel, KeepsItsOrderUnderRandomDeathsAndGetsOnOnceAllAreAttached) {
   const uint64_t base = test_seed();
   Step committed = 0;
+  uint32_t early = 0;
   for (uint64_t run = 0; run < 300; ++run) {
     Simulation simulation(base + run);
     for (int i = 0; i < 1000; ++i) {
@@ -277,7 +291,9 @@ TEST(StepCoordinatorModel, KeepsItsOrderUnderRandomDeathsAndGetsOnOnceAllAreAtta
     if (testing::Test::HasFailure()) FAIL() << "run " << run;
     ASSERT_GT(simulation.committed(), before + 1) << "no progress in run " << run;
     committed += before + 1;
+    early += simulation.early();
   }
+  EXPECT_GT(early, 100u) << "steps must be published before their commit, too";
   EXPECT_GT(committed, 300) << "the random part must commit steps too";
 }
 

@@ -112,7 +112,7 @@ class RandomPlan {
   }
   Rehearsal rehearsal(const JobPlan& plan) {
     return {static_cast<Role>(below(4)), below(plan.segment.world_size),
-            static_cast<Step>(random_()), static_cast<RehearsePhase>(below(7)),
+            static_cast<Step>(random_()), static_cast<RehearsePhase>(below(9)),
             below(plan.segment.world_size)};
   }
 
@@ -297,6 +297,8 @@ TEST(JobPlan, NamesComeBackAndStrangersDoNot) {
   };
   round_trip(GradientSource::kSynthetic);
   round_trip(RehearsePhase::kBetweenSteps);
+  round_trip(RehearsePhase::kPrepared);
+  round_trip(RehearsePhase::kAnswered);
   round_trip(Role::kTrainer);
   round_trip(InitKind::kOnes);
 }

@@ -114,6 +114,22 @@ class InProcessJob final : public PipelinePort {
     return Status::ok();
   }
 
+  // As an actor whose trainer prepares `step`: turns until as many windows are in staging as can
+  // be, or for `turns`.
+  void prefetch(Step step, int turns) {
+    std::vector<uint32_t> chunks;
+    for (uint32_t c = 0; c < arena_.chunks.size(); ++c) chunks.push_back(c);
+    pipeline_->prefetch(step, chunks);
+    for (int turn = 0; turn < turns; ++turn) {
+      pipeline_->advance(static_cast<uint64_t>(now_us()));
+      deliver();
+    }
+  }
+  // What the store has to say after the pipeline ended its prefetch.
+  void settle() {
+    while (!replies_.empty()) deliver();
+  }
+
   void request_lease(Step step, uint32_t first, uint32_t count) override {
     replies_.push_back([=, this] {
       const Result<Lease> lease = leases_->grant(kRank, incarnation_, step, first, count, now());
@@ -153,7 +169,14 @@ class InProcessJob final : public PipelinePort {
       pipeline_->on_commit_reply({body.lease_id, body.step, body.first_chunk, body.chunk_count});
     });
   }
+  void return_lease(uint64_t lease_id) override {
+    replies_.push_back([=, this] {
+      const Status returned = leases_->give_back(kRank, incarnation_, LeaseId(lease_id), now());
+      OPTLEASE_CHECK(returned.is_ok(), "%s", returned.text().c_str());
+    });
+  }
   void at_phase(RehearsePhase phase, Step step) override { phases.push_back({phase, step}); }
+  bool keeps_last_commit(Step) override { return keep_last_commit; }
   void corrupt_chunk(const CorruptChunkBody& body) override { corrupt.push_back(body); }
 
   // The committed state, arrays gathered from the slots.
@@ -179,6 +202,7 @@ class InProcessJob final : public PipelinePort {
   const InProcessShape& shape() const { return shape_; }
 
   static constexpr Rank kRank{0};
+  bool keep_last_commit = false;
   std::vector<std::pair<RehearsePhase, Step>> phases;
   std::vector<CorruptChunkBody> corrupt;
 

@@ -18,7 +18,7 @@ namespace {
 // Small, several windows a rank, fast: a step takes milliseconds. No skipped step: nothing streams
 // in it.
 const std::vector<std::string> kSynthetic = {
-    "gradients.nonfinite_steps=[]", "job.steps=30",
+    "gradients.nonfinite_steps=[]", "job.steps=40",
     "model.elements=60000",         "offload.chunk_size_mb=0.0625",
     "offload.window_chunks=2",      "restart.intensity=1000",
     "restart.backoff_ms=1"};
@@ -57,9 +57,9 @@ struct Aim {
   std::string role;
   int rank;
 };
-const std::vector<std::string> kPhases = {"before_lease", "copy_in",       "update",
-                                          "copy_out",     "before_commit", "after_commit",
-                                          "between_steps"};
+const std::vector<std::string> kPhases = {"before_lease",  "copy_in",       "update",
+                                          "copy_out",      "before_commit", "after_commit",
+                                          "between_steps", "prepared",      "answered"};
 
 // Every phase of one role and rank in one run: a kill every fourth step.
 void kill_at_every_phase(const std::string& config, const std::vector<std::string>& overrides,
@@ -108,6 +108,56 @@ TEST(Kill, TrainerAndActorOfOneRankTogether) {
   const Json report = job.run();
   EXPECT_EQ(digest_of(report), oracle("quickstart.toml", kLanguage));
   EXPECT_EQ(report["rehearsals"]["done"], 4);
+}
+
+// Between its answer and its commit a step is known to trainers and not yet to the segment.
+TEST(Kill, EverybodyBetweenAnswerAndCommit) {
+  SystemJob job("answered");
+  job.use("quickstart.toml", kLanguage);
+  job.rehearse("gpu_actor", 0, 8, "answered", 0);
+  job.rehearse("trainer", 0, 8, "answered", 1);
+  job.rehearse("host_store", 0, 16, "answered", 0);
+  job.rehearse("trainer", 1, 16, "answered", 1);
+  job.rehearse("gpu_actor", 1, 24, "answered", 0);
+  job.rehearse("gpu_actor", 0, 24, "answered", 1);
+  job.rehearse("host_store", 0, 40, "answered", 1);  // the job's last step
+  const Json report = job.run();
+  ASSERT_TRUE(report.is_object());
+  EXPECT_EQ(digest_of(report), oracle("quickstart.toml", kLanguage));
+  EXPECT_EQ(report["rehearsals"]["done"], 7);
+  EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
+}
+
+// Windows of the next step are leased and in staging, and its gradients are still being made.
+TEST(Kill, EverybodyAfterPrepare) {
+  SystemJob job("prepared");
+  job.use("quickstart.toml", kLanguage);
+  job.rehearse("trainer", 0, 8, "prepared", 0);
+  job.rehearse("gpu_actor", 1, 8, "prepared", 1);
+  job.rehearse("host_store", 0, 16, "prepared", 0);
+  job.rehearse("gpu_actor", 0, 24, "prepared", 1);
+  job.rehearse("trainer", 1, 24, "prepared", 0);
+  const Json report = job.run();
+  ASSERT_TRUE(report.is_object());
+  EXPECT_EQ(digest_of(report), oracle("quickstart.toml", kLanguage));
+  EXPECT_EQ(report["rehearsals"]["done"], 5);
+  EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
+}
+
+// The windows of a step that turns out to be skipped are given back.
+TEST(Kill, AStepThatIsSkippedAfterItWasPrepared) {
+  const std::vector<std::string> skipping = {
+      "gradients.nonfinite_steps=[5, 6, 11]", "job.steps=16",           "model.elements=60000",
+      "offload.chunk_size_mb=0.0625",         "restart.intensity=1000", "restart.backoff_ms=1"};
+  SystemJob job("skipped");
+  job.use("synthetic.toml", skipping);
+  job.rehearse("gpu_actor", 0, 5, "prepared", 0);
+  job.rehearse("host_store", 0, 6, "prepared", 1);
+  job.rehearse("gpu_actor", 1, 12, "prepared", 1);
+  const Json report = job.run();
+  ASSERT_TRUE(report.is_object());
+  EXPECT_EQ(digest_of(report), oracle("synthetic.toml", skipping));
+  EXPECT_EQ(report["rehearsals"]["done"], 3);
 }
 
 TEST(Kill, InAJobWithDenseAndExpertSpaces) {
