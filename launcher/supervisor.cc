@@ -188,14 +188,13 @@ void Supervisor::open_watch() {
   auto watch = NameWatch::over(names);
   if (!watch) return say("the segments' names cannot be watched: " + watch.status().message());
   names_.emplace(std::move(watch).value());
-  // Between two lives of the store this alone says that the job lives.
-  const Status served = names_->serve(claim_.run.arena_segment(Rank(0)));
-  if (!served.is_ok()) say(served.message());
 }
 
 // Somebody may remove or replace what lies in /dev/shm. The job goes on with what it has mapped.
 void Supervisor::watch_names() {
   if (!names_ || core_.stopping()) return;
+  // Between two lives of the store this alone says that the job lives.
+  if (!serving_) serving_ = names_->serve(claim_.run.arena_segment(Rank(0))).is_ok();
   // Gradient shards are made by their actors, some time after the store's segments.
   for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
     names_->add_if_there(claim_.run.gradient_segment(Rank(r)));

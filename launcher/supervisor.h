@@ -126,6 +126,7 @@ class Supervisor {
   bool stop_seen_ = false;
   bool store_was_up_ = false;
   std::optional<NameWatch> names_;  // once a store was up
+  bool serving_ = false;
   bool lock_loss_said_ = false;
 };
 

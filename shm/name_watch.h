@@ -14,7 +14,8 @@ namespace optlease {
 class NameWatch {
  public:
   static Result<NameWatch> over(const std::vector<std::string>& names);
-  // Marks segment `name` as served while the watch lives. Busy where another process serves it.
+  // Marks segment `name` as served while the watch lives. Busy where another process serves or
+  // probes it: try again later.
   // REQUIRES: it is watched.
   Status serve(const std::string& name);
 
