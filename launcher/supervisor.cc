@@ -179,7 +179,9 @@ void Supervisor::sample() {
   watch_names();
 }
 
-// As soon as the segments are there: what is open can be given its name back.
+// As soon as the segments are there: what is open can be given its name back. Not the gradient
+// segments: their actors make them anew between steps, and an old one's sums would be a wrong
+// step's.
 void Supervisor::open_watch() {
   std::vector<std::string> names = {claim_.run.control_segment()};
   for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
@@ -195,10 +197,6 @@ void Supervisor::watch_names() {
   if (!names_ || core_.stopping()) return;
   // Between two lives of the store this alone says that the job lives.
   if (!serving_) serving_ = names_->serve(claim_.run.arena_segment(Rank(0))).is_ok();
-  // Gradient shards are made by their actors, some time after the store's segments.
-  for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
-    names_->add_if_there(claim_.run.gradient_segment(Rank(r)));
-  }
   for (const std::string& path : names_->lost_now()) {
     say(path + " was removed or replaced by somebody. The job goes on, but a process that has to " +
         "be restarted cannot map its state: `optlease stop --keep` saves it under its name again");
@@ -208,9 +206,8 @@ void Supervisor::watch_names() {
   say("somebody removed this job's lock from /dev/shm; the job goes on");
 }
 
-Result<std::vector<std::string>> Supervisor::restore_names() {
-  if (!names_) return std::vector<std::string>{};
-  return names_->restore();
+Status Supervisor::restore_names(std::vector<std::string>* made) {
+  return names_ ? names_->restore(made) : Status::ok();
 }
 
 void Supervisor::act() {
