@@ -65,7 +65,7 @@ inline constexpr KeyRule kKeys[] = {
      "Of the drawn values; the same seed gives the same bits on any number of ranks."},
     {"model", "elements", kInteger, "elements", "", between(1, kElementsMax), "",
      "Instead of a table: one flat parameter `flat` of this size. `model.parameters = N` says the "
-     "same."},
+     "same; as an override it replaces what the file gives."},
     {"model", "parameters", kTables, "", "", kAny, "",
      "The tensor table. With a `source` it may be left out and is then taken from there."},
     {"model", "param_dtype", kDType, "", "\"F32\"", kAny, kDTypes,

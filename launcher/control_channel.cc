@@ -153,8 +153,10 @@ Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run
   }
   return Status(
       StatusCode::kTimeout,
-      format("the launcher of job %s did not answer within %llu ms (%s)", run.job_name().c_str(),
-             static_cast<unsigned long long>(timeout_ms), run.launcher_socket().c_str()));
+      format("the launcher of job %s did not answer within %llu ms (%s): it is stopped or busy, or "
+             "the job runs from another run directory (XDG_RUNTIME_DIR)",
+             run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms),
+             run.launcher_socket().c_str()));
 }
 
 }  // namespace optlease

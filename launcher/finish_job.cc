@@ -111,24 +111,31 @@ void mark_kept(const JobPlan& plan, const RunDirectory& run, bool kept, RunRepor
 }
 
 // What somebody removed from /dev/shm under the job is put back before its state is read or kept.
-void restore_names(Supervisor& supervisor, RunReport* report) {
-  if (!supervisor.core().unreaped().empty()) return;  // somebody may write to it still
-  const auto restored = supervisor.restore_names();
-  if (!restored) {
-    report->ending_text += "; what was removed from /dev/shm cannot be put back, and is lost: " +
-                           restored.status().message();
-    return;
-  }
-  for (const std::string& path : restored.value()) {
+// False where what stands under the job's names now is not this job's: then it is left alone.
+bool restore_names(Supervisor& supervisor, RunReport* report) {
+  if (!supervisor.core().unreaped().empty()) return true;  // somebody may write to it still
+  std::vector<std::string> made;
+  const Status restored = supervisor.restore_names(&made);
+  for (const std::string& path : made) {
     report->ending_text += "; " + path + " was removed by somebody and is put back";
   }
+  if (restored.is_ok()) return true;
+  report->digest_error = "what was removed from /dev/shm cannot be put back: " + restored.message();
+  report->clean_up_error = report->digest_error;
+  report->ending_text += "; " + report->digest_error + "; nothing under the job's names is touched";
+  if (report->exit_code == ExitCode::kOk || report->exit_code == ExitCode::kInterrupted) {
+    report->exit_code = ExitCode::kCorruptState;
+  }
+  return false;
 }
 
 void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-              RunReport* report) {
+              bool names_are_ours, RunReport* report) {
   const RunDirectory& run = claim.run;
-  report->state_kept = should_keep(supervisor, *report);
-  if (report->state_kept) {
+  report->state_kept = !names_are_ours || should_keep(supervisor, *report);
+  if (!names_are_ours) {
+    // Neither marked nor removed: it may be another job's, and alive.
+  } else if (report->state_kept) {
     mark_kept(plan, run, supervisor.keep_requested(), report);
   } else {
     const Status removed = remove_segments(run);
@@ -179,7 +186,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, Ru
   report->commits = core.facts().body.commits;
   // The store's last word, in case its segment cannot be read.
   if (!core.facts().ranks.empty()) report->steps_committed = core.facts().body.step_committed;
-  restore_names(supervisor, report);
+  const bool names_are_ours = restore_names(supervisor, report);
   report->deaths = supervisor.recovery().records();
   report->rehearsals_wanted = supervisor.rehearsals().wanted();
   report->rehearsals_done = supervisor.rehearsals().done();
@@ -192,12 +199,12 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, Ru
   report->segments = segments_of_job(claim.run);
   add_telemetry(supervisor, report);
   add_losses(claim.run, report);
-  add_state(claim.run, report);
-  if (report->ending == Ending::kCompleted && report->state_digest.empty()) {
+  if (names_are_ours) add_state(claim.run, report);
+  if (names_are_ours && report->ending == Ending::kCompleted && report->state_digest.empty()) {
     report->exit_code = ExitCode::kCorruptState;
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
-  clean_up(plan, claim, supervisor, report);
+  clean_up(plan, claim, supervisor, names_are_ours, report);
 }
 
 }  // namespace optlease

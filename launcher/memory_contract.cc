@@ -110,7 +110,9 @@ uint64_t MemoryNeeds::pinned_bytes() const {
 
 uint64_t MemoryNeeds::device_bytes(uint64_t gpu_count) const {
   if (!uses_gpus) return 0;
-  std::vector<uint64_t> gpus(std::min<uint64_t>(std::max<uint64_t>(gpu_count, 1), ranks.size()));
+  // Where none is seen, each rank is counted on the GPU of its own that it needs.
+  std::vector<uint64_t> gpus(gpu_count == 0 ? ranks.size()
+                                            : std::min<uint64_t>(gpu_count, ranks.size()));
   for (size_t r = 0; r < ranks.size(); ++r) {
     gpus[r % gpus.size()] += ranks[r].device_bytes + ranks[r].device_headroom_bytes;
   }

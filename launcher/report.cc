@@ -179,7 +179,15 @@ std::string summary_text(const RunReport& report) {
         "the state is kept in shared memory: go on with --resume, remove it with `optlease clean " +
         report.job + "`\n";
   }
+  const bool was_stopped = report.ending == Ending::kStopped;
+  if (was_stopped && !report.state_kept && report.steps_committed != kNoStep) {
+    out +=
+        "the state was removed: `optlease stop --keep` or job.keep_state = true would have kept "
+        "it\n";
+  }
   for (const ReportCheck& check : checks) {
+    // What follows from the wish to stop is no failure.
+    if (was_stopped && is_about_the_end(check)) continue;
     if (!check.passed) out += "check failed: " + check.name + ": " + check.detail + "\n";
   }
   out += format("%s (%s): %s\n", name_of(report.ending), name_of(report.exit_code),

@@ -89,6 +89,8 @@ struct ReportCheck {
 // What a run has to have been; the report passes when all of them do.
 std::vector<ReportCheck> checks_of(const RunReport& report);
 bool passed(const std::vector<ReportCheck>& checks);
+// True of a check that a run which was stopped before its last step cannot pass.
+bool is_about_the_end(const ReportCheck& check);
 // "passed"; "stopped": ended by a wish before its last step, and nothing else is amiss; "refused":
 // nothing was started; "failed".
 const char* verdict_of(const RunReport& report);

@@ -130,15 +130,18 @@ bool passed(const std::vector<ReportCheck>& checks) {
   return true;
 }
 
+bool is_about_the_end(const ReportCheck& check) {
+  return check.name == "exit_zero" || check.name == "all_steps_committed" ||
+         check.name == "all_rehearsals_done";
+}
+
 const char* verdict_of(const RunReport& report) {
   if (report.ending == Ending::kNone) return "refused";
   bool all = true;
   bool all_but_the_end = true;
   for (const ReportCheck& check : checks_of(report)) {
     all = all && check.passed;
-    const bool about_the_end = check.name == "exit_zero" || check.name == "all_steps_committed" ||
-                               check.name == "all_rehearsals_done";
-    all_but_the_end = all_but_the_end && (check.passed || about_the_end);
+    all_but_the_end = all_but_the_end && (check.passed || is_about_the_end(check));
   }
   if (all) return "passed";
   const bool wished =

@@ -179,7 +179,9 @@ void Supervisor::sample() {
   watch_names();
 }
 
-// As soon as the segments are there: what is open can be given its name back.
+// As soon as the segments are there: what is open can be given its name back. Not the gradient
+// segments: their actors make them anew between steps, and an old one's sums would be a wrong
+// step's.
 void Supervisor::open_watch() {
   std::vector<std::string> names = {claim_.run.control_segment()};
   for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
@@ -188,18 +190,13 @@ void Supervisor::open_watch() {
   auto watch = NameWatch::over(names);
   if (!watch) return say("the segments' names cannot be watched: " + watch.status().message());
   names_.emplace(std::move(watch).value());
-  // Between two lives of the store this alone says that the job lives.
-  const Status served = names_->serve(claim_.run.arena_segment(Rank(0)));
-  if (!served.is_ok()) say(served.message());
 }
 
 // Somebody may remove or replace what lies in /dev/shm. The job goes on with what it has mapped.
 void Supervisor::watch_names() {
   if (!names_ || core_.stopping()) return;
-  // Gradient shards are made by their actors, some time after the store's segments.
-  for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
-    names_->add_if_there(claim_.run.gradient_segment(Rank(r)));
-  }
+  // Between two lives of the store this alone says that the job lives.
+  if (!serving_) serving_ = names_->serve(claim_.run.arena_segment(Rank(0))).is_ok();
   for (const std::string& path : names_->lost_now()) {
     say(path + " was removed or replaced by somebody. The job goes on, but a process that has to " +
         "be restarted cannot map its state: `optlease stop --keep` saves it under its name again");
@@ -209,9 +206,8 @@ void Supervisor::watch_names() {
   say("somebody removed this job's lock from /dev/shm; the job goes on");
 }
 
-Result<std::vector<std::string>> Supervisor::restore_names() {
-  if (!names_) return std::vector<std::string>{};
-  return names_->restore();
+Status Supervisor::restore_names(std::vector<std::string>* made) {
+  return names_ ? names_->restore(made) : Status::ok();
 }
 
 void Supervisor::act() {

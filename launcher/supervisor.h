@@ -54,9 +54,9 @@ class Supervisor {
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
   uint64_t process_bytes_peak() const { return process_bytes_peak_; }
   bool keep_requested() const { return keep_; }
-  // Gives segments whose names were lost under the job their names and bytes back; the paths.
+  // NameWatch::restore of the job's control segment and arenas.
   // REQUIRES: run() has returned and everything was reaped.
-  Result<std::vector<std::string>> restore_names();
+  Status restore_names(std::vector<std::string>* made);
 
  private:
   using Key = std::pair<Seat, uint64_t>;
@@ -126,6 +126,7 @@ class Supervisor {
   bool stop_seen_ = false;
   bool store_was_up_ = false;
   std::optional<NameWatch> names_;  // once a store was up
+  bool serving_ = false;
   bool lock_loss_said_ = false;
 };
 

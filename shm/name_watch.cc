@@ -49,17 +49,6 @@ Status NameWatch::serve(const std::string& name) {
   return Status::ok();
 }
 
-void NameWatch::add_if_there(const std::string& name) {
-  for (const Watched& watched : watched_) {
-    if (watched.segment.name() == name) return;
-  }
-  if (!Segment::exists(name)) return;
-  Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
-  if (!segment) return;  // half-made: the next look may find it whole
-  segment.value().unmap();
-  watched_.push_back({std::move(segment).value(), false});
-}
-
 std::vector<std::string> NameWatch::lost_now() {
   std::vector<std::string> lost;
   for (Watched& watched : watched_) {
@@ -70,23 +59,26 @@ std::vector<std::string> NameWatch::lost_now() {
   return lost;
 }
 
-Result<std::vector<std::string>> NameWatch::restore() {
-  std::vector<std::string> made;
+Status NameWatch::restore(std::vector<std::string>* made) {
+  Status first;
   for (Watched& watched : watched_) {
     if (watched.segment.name_still_ours()) continue;
     const std::string name = watched.segment.name();
     Result<Segment> anew = Segment::create(name, watched.segment.bytes());
-    if (!anew) return anew.status();
-    const Status copied = read_all(watched.segment, static_cast<char*>(anew.value().data()));
-    if (!copied.is_ok()) {
-      Segment::unlink(name);
-      return copied;
+    Status status = anew.status();
+    if (status.is_ok()) {
+      status = read_all(watched.segment, static_cast<char*>(anew.value().data()));
+      if (!status.is_ok()) Segment::unlink(name);
+    }
+    if (!status.is_ok()) {
+      if (first.is_ok()) first = status;
+      continue;
     }
     anew.value().unmap();
     watched = {std::move(anew).value(), false};
-    made.push_back(Segment::path_of(name));
+    made->push_back(Segment::path_of(name));
   }
-  return made;
+  return first;
 }
 
 }  // namespace optlease

@@ -14,20 +14,18 @@ namespace optlease {
 class NameWatch {
  public:
   static Result<NameWatch> over(const std::vector<std::string>& names);
-  // Marks segment `name` as served while the watch lives. Busy where another process serves it.
+  // Marks segment `name` as served while the watch lives. Busy where another process serves or
+  // probes it: try again later.
   // REQUIRES: it is watched.
   Status serve(const std::string& name);
 
-  // Watches `name` from now on, where there is such a segment and it is not watched yet.
-  void add_if_there(const std::string& name);
-
   // The paths that were lost since the last call; each is told once.
   std::vector<std::string> lost_now();
-  // Makes every lost segment anew, under its name and with its bytes; the paths that it made. The
-  // copy needs as much shared memory again. An error leaves the lost bytes where they are: NoSpace,
-  // or AlreadyExists where somebody has put another file there.
+  // Makes every lost segment anew, under its name and with its bytes, and adds the paths to `made`.
+  // The copy needs as much shared memory again. All are tried; the first error is NoSpace, or
+  // AlreadyExists where somebody has put another file there, which is left alone.
   // REQUIRES: no process writes to them any more.
-  Result<std::vector<std::string>> restore();
+  Status restore(std::vector<std::string>* made);
 
  private:
   struct Watched {

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -32,9 +31,6 @@ struct Segment::Impl {
 };
 
 namespace {
-
-constexpr int kMarkTriesMax = 100;
-constexpr long kMarkPauseNs = 3'000'000;
 
 Status bad_name(const std::string& name) {
   return {StatusCode::kInvalidArgument,
@@ -189,14 +185,10 @@ bool Segment::name_still_ours() const {
 }
 
 Status Segment::mark_in_use() {
-  for (int tries = 0; tries < kMarkTriesMax; ++tries) {
-    if (retry_eintr([&] { return ::flock(impl_->fd(), LOCK_EX | LOCK_NB); }) == 0) {
-      return Status::ok();
-    }
-    if (errno != EWOULDBLOCK) return from_errno(errno, "flock", impl_->name);
-    const timespec pause{0, kMarkPauseNs};
-    ::nanosleep(&pause, nullptr);
+  if (retry_eintr([&] { return ::flock(impl_->fd(), LOCK_EX | LOCK_NB); }) == 0) {
+    return Status::ok();
   }
+  if (errno != EWOULDBLOCK) return from_errno(errno, "flock", impl_->name);
   return {StatusCode::kBusy, path_of(impl_->name) + " is served by another process"};
 }
 

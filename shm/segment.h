@@ -34,8 +34,8 @@ class Segment {
   bool name_still_ours() const;
 
   // A flock on the open file, which the kernel lets go of when this process is gone. Tells that the
-  // segment is served to those who cannot see the job's lock. Busy where another has it for longer
-  // than a probe takes.
+  // segment is served to those who cannot see the job's lock. Busy where another has it, if only
+  // for a probe: try again later.
   Status mark_in_use();
   // Changes nothing; false also where there is no such segment of this user.
   static bool in_use(const std::string& name);

@@ -55,12 +55,13 @@ Result<UniqueFd> open_signals(bool with_interrupt) {
 class HostStore {
  public:
   HostStore(Socket socket, Lifeline lifeline, UniqueFd signals, StoreService service,
-            NameWatch names, uint64_t stop_ttl_ms)
+            NameWatch names, std::string control, uint64_t stop_ttl_ms)
       : socket_(std::move(socket)),
         lifeline_(std::move(lifeline)),
         signals_(std::move(signals)),
         service_(std::move(service)),
         names_(std::move(names)),
+        control_(std::move(control)),
         stop_ttl_ms_(stop_ttl_ms) {}
 
   ExitCode run() {
@@ -129,11 +130,12 @@ class HostStore {
   void check_names() {
     if (now_ms() < next_name_check_ms_) return;
     next_name_check_ms_ = now_ms() + kNameCheckMs;
+    // A predecessor that is still dying, or a probe, may have the mark: it is no reason to end.
+    if (!served_) served_ = names_.serve(control_).is_ok();
     for (const std::string& lost : names_.lost_now()) {
       log_error(
           "%s was removed or replaced by somebody else. The mapped state is intact and the job "
-          "goes "
-          "on, but a restarted process cannot find it: `optlease stop --keep` saves it",
+          "goes on, but a restarted process cannot find it: `optlease stop --keep` saves it",
           lost.c_str());
     }
   }
@@ -143,6 +145,8 @@ class HostStore {
   UniqueFd signals_;
   StoreService service_;
   NameWatch names_;
+  const std::string control_;  // the control segment's name
+  bool served_ = false;
   Outbox outbox_;
   Message message_;
   const uint64_t stop_ttl_ms_;
@@ -183,8 +187,6 @@ ExitCode run_host_store(const ChildArgs& args) {
   watched.push_back(names.control);
   Result<NameWatch> watch = NameWatch::over(watched);
   if (!watch) return failed(watch.status(), exit_code_for(watch.status()));
-  const Status served = watch.value().serve(names.control);
-  if (!served.is_ok()) return failed(served, ExitCode::kAlreadyRunning);
   Result<StoreService> service =
       StoreService::start(std::move(store).value(), options_of(plan.value(), args), clock_ms());
   if (!service) return failed(service.status(), exit_code_for(service.status()));
@@ -194,7 +196,7 @@ ExitCode run_host_store(const ChildArgs& args) {
   const uint64_t stop_ttl_ms = plan.value().restart.stop_timeout_ms / 2;
   HostStore host_store(std::move(socket).value(), std::move(lifeline).value(),
                        std::move(signals).value(), std::move(service).value(),
-                       std::move(watch).value(), stop_ttl_ms);
+                       std::move(watch).value(), names.control, stop_ttl_ms);
   return host_store.run();
 }
 

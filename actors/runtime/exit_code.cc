@@ -83,7 +83,8 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kNotRunning:
       return "no such job runs";
     case ExitCode::kInterrupted:
-      return "stopped by a signal at a step boundary; resume the job";
+      return "stopped before its last step by a signal or `optlease stop`; resume it if its state "
+             "was kept";
     case ExitCode::kTrainerFailed:
       return "the trainer command failed; see its log";
   }

@@ -180,6 +180,7 @@ TEST(MemoryContract, CountsDeviceMemoryOnTheGpuAndNotOnTheHost) {
   EXPECT_EQ(needs.device_bytes(2), a_rank);
   EXPECT_EQ(needs.device_bytes(1), 2 * a_rank);
   EXPECT_EQ(needs.device_bytes(kNoLimit), a_rank);
+  EXPECT_EQ(needs.device_bytes(0), a_rank) << "a GPU of its own, wherever that is";
   EXPECT_EQ(needs.descriptors, host.descriptors + 2);
 }
 

@@ -117,6 +117,8 @@ TEST(Report, TheVerdictTellsAWishFromAFailureAndFromARefusal) {
   report.steps_committed = 3;
   report.rehearsals_wanted = 1;
   EXPECT_STREQ(verdict_of(report), "stopped");
+  EXPECT_EQ(summary_text(report).find("check failed"), std::string::npos);
+  EXPECT_NE(summary_text(report).find("the state was removed"), std::string::npos);
   report.unreaped = {"gpu_actor 0"};
   EXPECT_STREQ(verdict_of(report), "failed") << "stopped, but not well";
   report.unreaped.clear();

@@ -50,9 +50,10 @@ TEST_F(NameWatchTest, RestoresWhatWasRemovedWithItsBytes) {
   ASSERT_TRUE(watch.is_ok());
   Segment::unlink(names_[0]);
   Segment::unlink(names_[2]);
-  const auto made = watch.value().restore();
-  ASSERT_TRUE(made.is_ok()) << made.status().text();
-  EXPECT_EQ(made.value(),
+  std::vector<std::string> made;
+  const Status restored = watch.value().restore(&made);
+  ASSERT_TRUE(restored.is_ok()) << restored.text();
+  EXPECT_EQ(made,
             (std::vector<std::string>{Segment::path_of(names_[0]), Segment::path_of(names_[2])}));
   for (const std::string& name : names_) EXPECT_TRUE(holds(name, name.back())) << name;
   EXPECT_TRUE(watch.value().lost_now().empty()) << "the new ones are watched";
@@ -60,28 +61,23 @@ TEST_F(NameWatchTest, RestoresWhatWasRemovedWithItsBytes) {
   EXPECT_EQ(watch.value().lost_now().size(), 1u);
 }
 
-TEST_F(NameWatchTest, ASegmentThatIsMadeLaterIsWatchedFromThenOn) {
-  auto watch = NameWatch::over({names_[2]});
-  ASSERT_TRUE(watch.is_ok());
-  watch.value().add_if_there(stem_ + ".absent");
-  for (int i = 0; i < 2; ++i) watch.value().add_if_there(names_[0]);
-  Segment::unlink(names_[0]);
-  EXPECT_EQ(watch.value().lost_now(), std::vector<std::string>{Segment::path_of(names_[0])});
-}
-
-TEST_F(NameWatchTest, AnothersFileUnderTheNameIsLeftAlone) {
+TEST_F(NameWatchTest, AnothersFileUnderTheNameIsLeftAloneAndTheRestIsRestored) {
   auto watch = NameWatch::over(names_);
   ASSERT_TRUE(watch.is_ok());
-  Segment::unlink(names_[1]);
+  for (const std::string& name : names_) Segment::unlink(name);
   {
     auto other = Segment::create(names_[1], kBytes);
     ASSERT_TRUE(other.is_ok());
     std::memset(other.value().data(), 'x', kBytes);
   }
-  EXPECT_EQ(watch.value().restore().status().code(), StatusCode::kAlreadyExists);
+  std::vector<std::string> made;
+  EXPECT_EQ(watch.value().restore(&made).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(made.size(), 2u);
+  EXPECT_TRUE(holds(names_[0], '0'));
   EXPECT_TRUE(holds(names_[1], 'x'));
+  EXPECT_TRUE(holds(names_[2], 'l'));
   Segment::unlink(names_[1]);
-  ASSERT_TRUE(watch.value().restore().is_ok()) << "once it is gone";
+  ASSERT_TRUE(watch.value().restore(&made).is_ok()) << "once it is gone";
   EXPECT_TRUE(holds(names_[1], '1'));
 }
 

@@ -178,6 +178,26 @@ TEST_F(LiveJob, AStateWhoseNamesWereRemovedIsSavedAtTheEndAndGoesOn) {
   EXPECT_TRUE(job.wait_for_step(step + 3));
 }
 
+// Whatever stands under the job's names at its end and is not its own stays as it is.
+TEST_F(LiveJob, AnothersFileInThePlaceOfALostSegmentIsNeitherReadNorRemoved) {
+  std::string taken;
+  for (const std::string& segment : job.segments()) {
+    if (!segment.ends_with(".r1")) continue;
+    taken = segment;
+    std::filesystem::remove(segment);
+    std::ofstream(segment) << "somebody else's";
+  }
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  const CommandResult ended = job.wait(30);
+  EXPECT_EQ(ended.exit_code, static_cast<int>(ExitCode::kCorruptState)) << ended.output;
+  EXPECT_EQ(job.report()["status"], "failed");
+  EXPECT_TRUE(job.report()["state_digest"].is_null());
+  std::string text;
+  std::getline(std::ifstream(taken), text);
+  EXPECT_EQ(text, "somebody else's");
+  for (const std::string& segment : job.segments()) std::filesystem::remove(segment);
+}
+
 TEST_F(LiveJob, AnActorWhoseArenaWasRemovedEndsTheJobInWordsAndTheStateIsPutBack) {
   for (const std::string& segment : job.segments()) {
     if (segment.ends_with(".r1")) std::filesystem::remove(segment);
