@@ -106,6 +106,8 @@ ExitCode run_job(const RunOptions& options) {
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return fail(plan.status().message(), ExitCode::kBadConfiguration);
+  const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
+  if (!placed.is_ok()) return fail(placed.message(), ExitCode::kBadConfiguration);
   for (const std::string& note : notes) progress("note: " + note);
   ClaimOutcome outcome = claim_job(plan.value(), options.mode);
   if (!outcome.claim) return fail(outcome.failure.text, outcome.failure.code);

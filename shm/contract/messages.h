@@ -19,7 +19,7 @@
 namespace optlease {
 
 inline constexpr uint32_t kMessageMagic = 0x4c54504f;  // "OPTL"
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 // Frozen: append only.
 enum class MessageKind : uint16_t {
@@ -109,7 +109,7 @@ struct LeaseGrantBody {
   uint32_t first_chunk;
   uint32_t chunk_count;
   uint32_t entry_count;
-  uint32_t reserved_zero;
+  uint32_t deferred;      // 1: it waited for credit (LEASES.md); 0: granted when it was asked for
 };
 struct GrantEntry {       // one a slot: chunks ascending, slots of a chunk in order
   uint32_t chunk;
