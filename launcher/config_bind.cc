@@ -141,6 +141,8 @@ void bind_optimizer(const ConfigValue& root, Config* config) {
   const Section offload("offload", root.find("offload"));
   config->chunk_size_bytes =
       static_cast<uint64_t>(std::llround(offload.number("chunk_size_mb") * (1 << 20)));
+  config->in_flight_bytes =
+      static_cast<uint64_t>(std::llround(offload.number("in_flight_mb") * (1 << 20)));
   config->staging_buffers = offload.count("staging_buffers");
   config->window_chunks = offload.count("window_chunks");
   config->prefetch_windows = offload.count("prefetch_windows");
@@ -211,6 +213,9 @@ void bind_config(const ConfigValue& root, const std::string& directory, Config* 
   const Section ranks("ranks", root.find("ranks"));
   config->world_size = ranks.given("world_size") ? ranks.count("world_size") : kRankCountMax;
   config->device = ranks.text("device");
+  const ConfigValue numa = ranks.value("numa");
+  config->numa_auto = numa.string == "auto";
+  for (const ConfigValue& node : numa.items) config->numa_nodes.push_back(node.integer);
   bind_spaces(root, config);
   bind_model(root, directory, config);
   bind_optimizer(root, config);

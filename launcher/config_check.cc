@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "launcher/config_schema.h"
+#include "shm/numa_policy.h"
 
 namespace optlease {
 namespace {
@@ -99,6 +100,16 @@ bool check_ranks(const KeyRule& rule, const ConfigValue& value, const std::strin
   });
 }
 
+bool check_numa(const KeyRule& rule, const ConfigValue& value, const std::string& path,
+                Errors* errors) {
+  if (value.kind == ValueKind::kString && (value.string == "auto" || value.string == "off")) {
+    return true;
+  }
+  return check_items(rule, value, path, errors, [](const ConfigValue& item) {
+    return item.kind == ValueKind::kInteger && item.integer >= -1 && item.integer <= kNumaNodeMax;
+  });
+}
+
 void check_table(const std::string& section, const std::string& path, ConfigValue* table,
                  Errors* errors);
 
@@ -148,6 +159,8 @@ bool check_value(const KeyRule& rule, const std::string& path, ConfigValue* valu
       return check_string_table(rule, *value, path, errors);
     case KeyType::kRanks:
       return check_ranks(rule, *value, path, errors);
+    case KeyType::kNuma:
+      return check_numa(rule, *value, path, errors);
     case KeyType::kTables:
       sound = value->kind == ValueKind::kArray;
       if (sound) {

@@ -41,7 +41,9 @@ struct Config {
   bool keep_state = false;
   uint32_t world_size = 0;
   std::string device;
-  std::string model_source;  // absolute, or empty: seeded
+  bool numa_auto = true;            // the node of each rank's GPU
+  std::vector<int64_t> numa_nodes;  // by rank, where the file names them; -1: none
+  std::string model_source;         // absolute, or empty: seeded
   uint64_t model_seed = 0;
   std::vector<ParameterConfig> parameters;  // never empty after load_config
   std::vector<SpaceConfig> spaces;          // never empty
@@ -50,7 +52,8 @@ struct Config {
   uint32_t staging_buffers = 0;
   uint32_t window_chunks = 0;
   uint32_t prefetch_windows = 0;
-  GradientPlan gradients;  // with optimizer.max_norm
+  uint64_t in_flight_bytes = 0;  // 0: no ceiling
+  GradientPlan gradients;        // with optimizer.max_norm
   TrainerPlan trainer;
   RestartPlan restart;
   TelemetryPlan telemetry;

@@ -22,6 +22,7 @@ class Rules {
   void check_spaces();
   void check_space_use();
   void check_learning_rate();
+  void check_numa();
   void check_offload();
   void check_gradients();
   void check_trainer();
@@ -257,6 +258,15 @@ void Rules::check_learning_rate() {
   }
 }
 
+void Rules::check_numa() {
+  const size_t named = config_.numa_nodes.size();
+  const ConfigValue* numa = given("ranks", "numa") ? find("ranks", "numa") : nullptr;
+  if (numa == nullptr || numa->kind != ValueKind::kArray || named == config_.world_size) return;
+  refuse(
+      "ranks", "numa",
+      format("found %zu nodes, allowed: one for each of the %u ranks", named, config_.world_size));
+}
+
 void Rules::check_offload() {
   if (!given("offload", "fraction")) return;
   const double fraction = find("offload", "fraction")->number;
@@ -375,6 +385,7 @@ void check_rules(const std::string& file, const ConfigValue& root, const Config&
   rules.check_spaces();
   rules.check_parameters();
   rules.check_learning_rate();
+  rules.check_numa();
   rules.check_offload();
   rules.check_gradients();
   rules.check_trainer();

@@ -30,6 +30,8 @@ const char* type_text(KeyType type) {
       return "two numbers";
     case KeyType::kRanks:
       return "\"all\" or array of ranks";
+    case KeyType::kNuma:
+      return "\"auto\", \"off\" or array of nodes";
     case KeyType::kDType:
       return "dtype";
     case KeyType::kTables:
@@ -140,6 +142,8 @@ std::string allowed_text(const KeyRule& rule) {
       return "an array of two numbers, each" + range;
     case KeyType::kRanks:
       return "\"all\" or an array of ranks in ascending order";
+    case KeyType::kNuma:
+      return "\"auto\", \"off\" or an array of node numbers from 0 to 1022, one a rank; -1: none";
     case KeyType::kBool:
       return "true or false";
     case KeyType::kStrings:

@@ -20,6 +20,7 @@ enum class KeyType {
   kIntegers,     // array of integers
   kNumberPair,   // [a, b]
   kRanks,        // "all", or an array of ranks
+  kNuma,         // "auto", "off", or an array of node numbers
   kDType,        // a string, in any case
   kTables,       // array of tables with a section of its own
 };

@@ -57,6 +57,9 @@ inline constexpr KeyRule kKeys[] = {
      "GPU actors; one a rank."},
     {"ranks", "device", kString, "", "\"cpu\"", kAny, "cpu|cuda",
      "`cuda` needs a build with the CUDA device, and a GPU for each rank."},
+    {"ranks", "numa", kNuma, "", "\"auto\"", kAny, "",
+     "NUMA node of each rank's arena; `auto`: that of its GPU; an array names one a rank (-1: "
+     "none)."},
 
     {"model", "source", kString, "", "\"\"", kAny, "",
      "A `.safetensors` file or a directory of them, relative to this file; empty: values drawn "
@@ -114,6 +117,8 @@ inline constexpr KeyRule kKeys[] = {
      "", "Windows leased ahead of the one being updated."},
     {"offload", "staging_buffers", kInteger, "windows", "3", between(1, 16), "",
      "Windows a rank holds on its device; three keep both directions busy."},
+    {"offload", "in_flight_mb", kNumber, "MiB", "0.0", between(0, 1048576), "",
+     "Most bytes leased at once on the node, one window of each rank at least; 0: no ceiling."},
     {"offload", "fraction", kNumber, "", "1.0", between(0, 1), "",
      "Share of the state that is offloaded; only 1.0 is supported."},
 

@@ -6,6 +6,7 @@
 #include "launcher/run_job.h"
 #include "launcher/supervisor.h"
 #include "shm/chunk_store.h"
+#include "shm/numa_policy.h"
 
 namespace optlease {
 namespace {
@@ -23,6 +24,8 @@ void add_telemetry(const Supervisor& supervisor, RunReport* report) {
     rank.bytes_h2d = traffic.h2d_bytes;
     rank.bytes_d2h = traffic.d2h_bytes;
     rank.staging_peak_bytes = traffic.staging_peak_bytes;
+    rank.leases_deferred = traffic.leases_deferred;
+    rank.credit_wait_seconds = traffic.credit_wait_seconds;
     rank.telemetry_heard = traffic.last.has_value();
     if (traffic.last) {
       rank.staging_budget_bytes = traffic.last->staging_budget_bytes;
@@ -69,6 +72,29 @@ void add_state(const RunDirectory& run, RunReport* report) {
   report->state_digest = digest.value().state_digest;
   for (size_t r = 0; r < report->ranks.size() && r < digest.value().ranks.size(); ++r) {
     report->ranks[r].digest = digest.value().ranks[r];
+  }
+}
+
+// Where the arenas really lie, whoever touched which page since they were made.
+void add_numa(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
+  for (RankReport& rank : report->ranks) {
+    if (rank.rank >= plan.numa.nodes.size() || plan.numa.nodes[rank.rank] < 0) continue;
+    rank.numa_node = plan.numa.nodes[rank.rank];
+    const auto node = static_cast<uint32_t>(*rank.numa_node);
+    const auto arena =
+        Segment::open(run.arena_segment(Rank(rank.rank)), Segment::Access::kReadOnly);
+    if (!arena) {
+      rank.numa_text = "where it lies is not known: " + arena.status().message();
+      continue;
+    }
+    const auto sample = sample_numa_pages(arena.value().data(), arena.value().bytes(), node);
+    if (!sample) {
+      rank.numa_text = "where it lies is not known: " + sample.status().message();
+      continue;
+    }
+    rank.numa_pages = sample.value().pages;
+    rank.numa_pages_elsewhere = sample.value().elsewhere;
+    rank.numa_text = numa_text(sample.value(), node);
   }
 }
 
@@ -198,6 +224,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, Ru
   report->real_shm_bytes = segment_bytes_of_job(claim.run);
   report->segments = segments_of_job(claim.run);
   add_telemetry(supervisor, report);
+  add_numa(plan, claim.run, report);
   add_losses(claim.run, report);
   if (names_are_ours) add_state(claim.run, report);
   if (names_are_ours && report->ending == Ending::kCompleted && report->state_digest.empty()) {

@@ -40,7 +40,16 @@ Json rank_json(const RankReport& rank) {
               {"bytes_d2h", rank.bytes_d2h},
               {"staging_peak_bytes", rank.staging_peak_bytes},
               {"staging_budget_bytes", rank.staging_budget_bytes},
+              {"leases_deferred", rank.leases_deferred},
+              {"credit_wait_seconds", rank.credit_wait_seconds},
               {"telemetry_heard", rank.telemetry_heard}};
+  out["numa"] = nullptr;
+  if (rank.numa_node) {
+    out["numa"] = {{"node", *rank.numa_node},
+                   {"pages_sampled", rank.numa_pages},
+                   {"pages_elsewhere", rank.numa_pages_elsewhere},
+                   {"text", rank.numa_text}};
+  }
   out["grad_norm"] = rank.grad_norm ? number_or_null(*rank.grad_norm) : Json(nullptr);
   out["digest"] = rank.digest.empty() ? Json(nullptr) : Json(rank.digest);
   return out;
@@ -173,6 +182,10 @@ std::string summary_text(const RunReport& report) {
   }
   out += "staging at most " + bytes_text(staging_peak(report)) + " a rank; shared memory " +
          bytes_text(report.real_shm_bytes) + "\n";
+  for (const RankReport& rank : report.ranks) {
+    if (!rank.numa_node || (rank.numa_pages > 0 && rank.numa_pages_elsewhere == 0)) continue;
+    out += format("warning: the arena of rank %u: ", rank.rank) + rank.numa_text + "\n";
+  }
   if (!report.state_digest.empty()) out += "state digest " + report.state_digest + "\n";
   if (report.state_kept && report.clean_up_error.empty()) {
     out +=

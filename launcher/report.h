@@ -31,8 +31,14 @@ struct RankReport {
   uint64_t bytes_d2h = 0;
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
-  std::optional<double> grad_norm;  // of the last step
-  std::string digest;               // empty: not computed
+  uint64_t leases_deferred = 0;  // they waited for credit
+  double credit_wait_seconds = 0;
+  std::optional<double> grad_norm;   // of the last step
+  std::optional<int64_t> numa_node;  // where its arena was to lie; none: anywhere
+  uint32_t numa_pages = 0;           // sampled at the end
+  uint32_t numa_pages_elsewhere = 0;
+  std::string numa_text;  // the same in words, or why no page could be looked at
+  std::string digest;     // empty: not computed
   bool telemetry_heard = false;
 };
 

@@ -129,6 +129,8 @@ ExitCode run_job(const RunOptions& options) {
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return refuse(plan.status().message(), ExitCode::kBadConfiguration, options);
+  const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
+  if (!placed.is_ok()) return refuse(placed.message(), ExitCode::kBadConfiguration, options);
   for (const std::string& note : notes) progress("note: " + note);
   RunReport report = start_report(plan.value());
   ClaimOutcome outcome = claim_job(plan.value(), options.mode);

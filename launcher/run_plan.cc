@@ -126,6 +126,30 @@ void note_ranks(const SegmentPlan& segment, Notes* notes) {
   }
 }
 
+void note_in_flight(const JobPlan& plan, Notes* notes) {
+  uint64_t windows = 0, pipelines = 0;
+  for (uint32_t r = 0; r < plan.segment.world_size; ++r) {
+    const ArenaSpec arena = arena_of(plan.segment, Rank(r));
+    const auto chunks = static_cast<uint64_t>(arena.chunks.size());
+    const uint64_t window = std::min<uint64_t>(plan.segment.window_chunks, chunks);
+    windows += window * arena.slot_bytes;
+    pipelines += std::min(window * (plan.segment.prefetch_windows + 1), chunks) * arena.slot_bytes;
+  }
+  const auto mib = [](uint64_t bytes) {
+    return format("%.6g MiB", static_cast<double>(bytes) / (1 << 20));
+  };
+  if (plan.in_flight_bytes == 0) return;
+  if (plan.in_flight_bytes < windows) {
+    notes->push_back(
+        "offload.in_flight_mb is less than one window of each rank, which a rank may "
+        "always have: " +
+        mib(windows) + " may be in flight");
+  } else if (plan.in_flight_bytes >= pipelines) {
+    notes->push_back("offload.in_flight_mb never binds: all ranks together lease at most " +
+                     mib(pipelines));
+  }
+}
+
 void note_running(const Config& config, Notes* notes) {
   if (config.gradients.source == GradientSource::kTrainer && config.trainer.command.empty()) {
     notes->push_back(
@@ -191,6 +215,7 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   plan.device = config.device;
   plan.keep_state = config.keep_state;
   plan.staging_buffers = config.staging_buffers;
+  plan.in_flight_bytes = config.in_flight_bytes;
   plan.model.source = config.model_source;
   plan.model.seed = config.model_seed;
   plan.optimizer.lr = config.optimizer.lr;
@@ -208,6 +233,7 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   if (notes != nullptr) {
     note_chunk_size(config, plan.segment, notes);
     note_ranks(plan.segment, notes);
+    note_in_flight(plan, notes);
     note_running(config, notes);
   }
   return plan;

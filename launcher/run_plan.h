@@ -17,6 +17,10 @@ namespace optlease {
 // for each thing that works but that its author may not have meant.
 Result<JobPlan> make_plan(const Config& config, std::vector<std::string>* notes = nullptr);
 
+// The places of the arenas (numa_nodes.h) on this machine, for a plan of that configuration, and
+// what there is to say about them.
+Status place_arenas(const Config& config, JobPlan* plan, std::vector<std::string>* notes);
+
 // One process that the launcher starts, without what only a life of it knows (incarnation, lifeline
 // and rehearsals): the supervisor appends those to argv.
 struct ProcessPlan {

@@ -60,6 +60,10 @@ std::string groups_text(const OptimizerPlan& optimizer) {
   return text;
 }
 
+int64_t numa_node(const JobPlan& plan, uint32_t rank) {
+  return rank < plan.numa.nodes.size() ? plan.numa.nodes[rank] : -1;
+}
+
 std::string arenas_text(const JobPlan& plan) {
   std::string text;
   for (uint32_t r = 0; r < plan.segment.world_size; ++r) {
@@ -68,10 +72,13 @@ std::string arenas_text(const JobPlan& plan) {
         (arena.chunks.size() + plan.segment.window_chunks - 1) / plan.segment.window_chunks;
     text += format(
         "  rank %u: %s of state in %zu chunks (%zu windows of %u); %u slots of %s; "
-        "staging %s\n",
+        "staging %s%s\n",
         r, bytes_text(arena.state_bytes).c_str(), arena.chunks.size(), windows,
         plan.segment.window_chunks, arena.slot_count, bytes_text(arena.slot_bytes).c_str(),
-        bytes_text(plan.staging_budget_bytes(Rank(r))).c_str());
+        bytes_text(plan.staging_budget_bytes(Rank(r))).c_str(),
+        numa_node(plan, r) < 0
+            ? ""
+            : format("; NUMA node %lld", static_cast<long long>(numa_node(plan, r))).c_str());
   }
   return text;
 }
@@ -105,7 +112,9 @@ Json rank_json(const JobPlan& plan, Rank rank) {
           {"chunks", arena.chunks.size()},
           {"slots", arena.slot_count},
           {"slot_bytes", arena.slot_bytes},
-          {"staging_bytes", plan.staging_budget_bytes(rank)}};
+          {"staging_bytes", plan.staging_budget_bytes(rank)},
+          {"numa_node",
+           numa_node(plan, rank.value) < 0 ? Json(nullptr) : Json(numa_node(plan, rank.value))}};
 }
 
 Json process_json(const ProcessPlan& process) {
@@ -154,6 +163,7 @@ std::string plan_json(const JobPlan& plan, const std::vector<ProcessPlan>& proce
             {"steps", plan.steps},
             {"world_size", plan.segment.world_size},
             {"device", plan.device},
+            {"in_flight_bytes", plan.in_flight_bytes},
             {"gradient_source", name_of(plan.gradients.source)},
             {"layout_hash",
              format("%016llx", static_cast<unsigned long long>(layout_hash(plan.segment)))}};

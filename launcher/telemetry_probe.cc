@@ -63,6 +63,8 @@ RankTraffic TelemetryProbe::traffic(uint32_t rank) const {
     out.last = telemetry;
     out.h2d_bytes += telemetry.h2d_bytes_total;
     out.d2h_bytes += telemetry.d2h_bytes_total;
+    out.leases_deferred += telemetry.leases_deferred_total;
+    out.credit_wait_seconds += telemetry.credit_wait_seconds_total;
     out.staging_peak_bytes = std::max(out.staging_peak_bytes, telemetry.staging_peak_bytes);
     ++out.incarnations_heard;
   }

@@ -19,7 +19,9 @@ struct RankTraffic {
   std::optional<ActorTelemetry> last;  // of the latest incarnation that was heard
   uint64_t h2d_bytes = 0;              // sums of the last answer of each incarnation: what a killed
   uint64_t d2h_bytes = 0;              // one moved after its last answer is missing
-  uint64_t staging_peak_bytes = 0;     // the largest of them
+  uint64_t leases_deferred = 0;        // they waited for credit
+  double credit_wait_seconds = 0;
+  uint64_t staging_peak_bytes = 0;  // the largest of them
   uint32_t incarnations_heard = 0;
 };
 

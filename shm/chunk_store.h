@@ -14,6 +14,7 @@
 #include "shm/contract/segment_layout.h"
 #include "shm/contract/status.h"
 #include "shm/control_view.h"
+#include "shm/numa_policy.h"
 #include "shm/segment.h"
 
 namespace optlease {
@@ -28,7 +29,9 @@ class ChunkStore {
   // Creates control and arena segments (mode 0600, space reserved first; O_EXCL). The control
   // segment turns kReady last; a half-made set is removed again on failure. NoSpace names needed,
   // free and path. AlreadyExists where a name is taken.
-  static Result<ChunkStore> create(const SegmentPlan& plan, const SegmentNames& names);
+  // `placement` (may be null): the NUMA node of each arena; what came of it is written there.
+  static Result<ChunkStore> create(const SegmentPlan& plan, const SegmentNames& names,
+                                   ArenaPlacement* placement = nullptr);
   // Opens and validates what create made (why_invalid of every header and table, layout hash, job
   // id in every arena); changes nothing but the store epoch, which it raises by one.
   static Result<ChunkStore> recover(const SegmentPlan& plan, const SegmentNames& names);

@@ -80,8 +80,40 @@ Status check_space(const ControlShape& shape, const std::vector<ArenaSpec>& aren
                  needed, free.value())};
 }
 
-Result<Segment> create_arena(const std::string& name, const ArenaHeader& header) {
-  Result<Segment> arena = Segment::create(name, header.total_bytes);
+// Reserving takes the pages, in this thread: its preference decides where they lie. No job is worth
+// less for lying elsewhere, so what goes wrong here is said and not more.
+Result<Segment> reserve_arena(const std::string& name, const ArenaHeader& header, int64_t node,
+                              ArenaPlacement* placement) {
+  if (node < 0) return Segment::create(name, header.total_bytes);
+  const std::string whose = format("the arena of rank %u: ", header.rank);
+  const auto wanted = static_cast<uint32_t>(node);
+  Result<Segment> arena = Status{StatusCode::kInternal, "not made yet"};
+  {
+    const Result<NumaPreference> preference = NumaPreference::of(wanted);
+    if (!preference.is_ok()) {
+      placement->warnings.push_back(whose + "it is not placed on NUMA node " +
+                                    std::to_string(node) + ": " + preference.status().message());
+    }
+    arena = Segment::create(name, header.total_bytes);
+  }
+  if (!arena.is_ok()) return arena;
+  const Result<NumaSample> sample =
+      sample_numa_pages(arena.value().data(), arena.value().bytes(), wanted);
+  if (!sample.is_ok()) {
+    placement->warnings.push_back(whose +
+                                  "where it lies is not known: " + sample.status().message());
+  } else {
+    auto& texts = sample.value().elsewhere == 0 ? placement->done : placement->warnings;
+    texts.push_back(whose + numa_text(sample.value(), wanted));
+  }
+  return arena;
+}
+
+Result<Segment> create_arena(const std::string& name, const ArenaHeader& header,
+                             ArenaPlacement* placement) {
+  const bool placed = placement != nullptr && header.rank < placement->nodes.size();
+  Result<Segment> arena =
+      reserve_arena(name, header, placed ? placement->nodes[header.rank] : -1, placement);
   if (!arena.is_ok()) return arena.status();
   KILL_POINT("store.arena_made");
   std::memcpy(arena.value().data(), &header, sizeof header);
@@ -92,7 +124,8 @@ Result<Segment> create_arena(const std::string& name, const ArenaHeader& header)
 
 }  // namespace
 
-Result<ChunkStore> ChunkStore::create(const SegmentPlan& plan, const SegmentNames& names) {
+Result<ChunkStore> ChunkStore::create(const SegmentPlan& plan, const SegmentNames& names,
+                                      ArenaPlacement* placement) {
   OPTLEASE_TRY(check_request(plan, names));
   const std::vector<ArenaSpec> arenas = arenas_of(plan);
   const ControlShape shape = control_shape(plan, arenas);
@@ -110,7 +143,8 @@ Result<ChunkStore> ChunkStore::create(const SegmentPlan& plan, const SegmentName
 
   ChunkStore store(std::move(control).value());
   for (uint32_t r = 0; r < plan.world_size; ++r) {
-    Result<Segment> arena = create_arena(names.arenas[r], make_arena_header(r, arenas[r], job_id));
+    Result<Segment> arena =
+        create_arena(names.arenas[r], make_arena_header(r, arenas[r], job_id), placement);
     if (!arena.is_ok()) return arena.status();
     undo.add(names.arenas[r]);
     store.arenas_.push_back(std::move(arena).value());

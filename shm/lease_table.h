@@ -110,6 +110,10 @@ class LeaseTable {
   bool older_are_reaped(Rank rank) const;
   Incarnation live(Rank rank) const { return state_of(rank).live; }  // 0: none attached
   size_t lease_count(Rank rank) const { return state_of(rank).lease_of.size(); }
+  // The lease of exactly that window, if one lives; null: none.
+  const Lease* lease_of(Rank rank, Step step, uint32_t first_chunk, uint32_t chunk_count) const;
+  // Chunks leased and not committed yet.
+  uint32_t chunks_in_flight(Rank rank) const;
   size_t free_slots(Rank rank) const { return state_of(rank).free.size(); }
   QuarantineInfo quarantine(Rank rank) const;
   const Lease* find(LeaseId lease) const {

@@ -48,7 +48,8 @@ void GpuActor::on_store_message(const Decoded& frame) {
   if (kind == MessageKind::kGoReduce || kind == MessageKind::kGoGather) return on_go(frame);
   if (kind == MessageKind::kStepOpen) return machine_->on_step_open(frame.as<StepBody>().step);
   if (kind == MessageKind::kLeaseGrant) {
-    return pipeline_->on_grant(frame.as<LeaseGrantBody>(), frame.entries<GrantEntry>());
+    return pipeline_->on_grant(frame.as<LeaseGrantBody>(), frame.entries<GrantEntry>(),
+                               static_cast<uint64_t>(now_us()));
   }
   if (kind == MessageKind::kCommitReply) {
     return pipeline_->on_commit_reply(frame.as<CommitReplyBody>());
@@ -251,6 +252,8 @@ ActorTelemetry GpuActor::telemetry() const {
   t.step_h2d_bytes_per_second = h2d_rate_;
   t.step_d2h_bytes_per_second = d2h_rate_;
   t.lease_wait_seconds_total = pipeline.lease_wait_seconds;
+  t.leases_deferred_total = pipeline.deferred;
+  t.credit_wait_seconds_total = pipeline.credit_wait_seconds;
   t.exposed_stall_seconds_total = pipeline.stall_seconds;
   t.kernel_seconds_total = device.kernel_seconds;
   t.commits_total = pipeline.commits;

@@ -80,7 +80,8 @@ std::span<WindowPipeline::Window> WindowPipeline::open_windows() {
   return std::span(windows_).subspan(first_open_, first_untouched_ - first_open_);
 }
 
-void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries) {
+void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries,
+                              uint64_t now_us) {
   if (body.step != step_ || windows_.empty() || kind_ == RunKind::kRepublish) {
     // It was asked for a prefetch that is over: the window would stay leased for nothing.
     return port_.return_lease(body.lease_id);
@@ -91,6 +92,9 @@ void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<Gran
     window.lease_id = body.lease_id;
     window.entries = entries;
     window.state = State::kGranted;
+    if (body.deferred == 0) return;
+    ++counters_.deferred;
+    counters_.credit_wait_seconds += static_cast<double>(now_us - window.first_asked_us) * 1e-6;
     return;
   }
 }
@@ -161,6 +165,7 @@ void WindowPipeline::request_leases(uint64_t now_us) {
     port_.request_lease(step_, window.first_chunk, window.chunk_count);
     window.state = State::kRequested;
     window.asked_us = now_us;
+    if (window.first_asked_us == 0) window.first_asked_us = now_us;
     first_untouched_ = std::max(first_untouched_, w + 1);
   }
 }

@@ -66,9 +66,11 @@ struct PipelineLimits {
 };
 
 struct PipelineCounters {
-  uint64_t commits = 0;           // chunks
-  double lease_wait_seconds = 0;  // windows left to start, and nothing in flight
-  double stall_seconds = 0;       // windows left to start, some in flight, none being copied in
+  uint64_t commits = 0;            // chunks
+  double lease_wait_seconds = 0;   // windows left to start, and nothing in flight
+  uint64_t deferred = 0;           // windows whose lease waited for credit
+  double credit_wait_seconds = 0;  // of those, from asked to granted, summed over windows
+  double stall_seconds = 0;        // windows left to start, some in flight, none being copied in
 };
 
 class WindowPipeline {
@@ -88,7 +90,8 @@ class WindowPipeline {
   // is prefetched begins with what is in staging.
   void start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
              std::vector<SpaceBuffers> spaces, FillInitial fill);
-  void on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries);
+  void on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries,
+                uint64_t now_us);
   void on_commit_reply(const CommitReplyBody& body);
   // The store had no slot free or the step is not open yet: ask again a little later.
   void on_lease_busy(uint64_t now_us);
@@ -136,7 +139,8 @@ class WindowPipeline {
     std::vector<Status> fills;
     uint32_t buffer = 0;
     Ticket copied_in, computed, copied_out;
-    uint64_t asked_us = 0;
+    uint64_t asked_us = 0;        // the lease or the commit, last
+    uint64_t first_asked_us = 0;  // the lease
   };
 
   bool fits(const Window& window, uint32_t chunk_count,

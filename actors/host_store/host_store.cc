@@ -157,7 +157,9 @@ StoreOptions options_of(const JobPlan& plan, const ChildArgs& args) {
   return {.lease_ms = plan.restart.lease_ms,
           .quarantine_grace_ms = plan.restart.quarantine_grace_ms,
           .all_older_reaped = args.all_older_reaped,
-          .keep_state = plan.keep_state};
+          .keep_state = plan.keep_state,
+          .credits = {.ceiling_bytes = plan.in_flight_bytes,
+                      .windows_ahead = plan.segment.prefetch_windows + 1}};
 }
 
 }  // namespace
@@ -181,7 +183,7 @@ ExitCode run_host_store(const ChildArgs& args) {
     return failed(socket.status(), taken ? ExitCode::kAlreadyRunning : ExitCode::kIo);
   }
   const SegmentNames names = segment_names(directory.value(), plan.value().segment.world_size);
-  Result<ChunkStore> store = open_segments(plan.value().segment, names, args.create);
+  Result<ChunkStore> store = open_segments(plan.value(), names, args.create);
   if (!store) return failed(store.status(), exit_code_for_segments(store.status()));
   std::vector<std::string> watched = names.arenas;
   watched.push_back(names.control);

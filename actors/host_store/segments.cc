@@ -41,10 +41,19 @@ SegmentNames segment_names(const RunDirectory& directory, uint32_t world_size) {
   return names;
 }
 
-Result<ChunkStore> open_segments(const SegmentPlan& plan, const SegmentNames& names, bool create) {
-  if (!create) return ChunkStore::recover(plan, names);
+Result<ChunkStore> open_segments(const JobPlan& plan, const SegmentNames& names, bool create) {
+  if (!create) return ChunkStore::recover(plan.segment, names);
   OPTLEASE_TRY(remove_half_made(names));
-  return ChunkStore::create(plan, names);
+  ArenaPlacement placement{.nodes = plan.numa.nodes, .done = {}, .warnings = {}};
+  Result<ChunkStore> store = ChunkStore::create(plan.segment, names, &placement);
+  // On a machine with one node there is nothing to say.
+  if (!plan.numa.note.empty()) {
+    const auto log = plan.numa.nodes.empty() ? log_debug : log_info;
+    log("%s", plan.numa.note.c_str());
+  }
+  for (const std::string& text : placement.done) log_info("%s", text.c_str());
+  for (const std::string& text : placement.warnings) log_warn("%s", text.c_str());
+  return store;
 }
 
 ExitCode exit_code_for_segments(const Status& why) {

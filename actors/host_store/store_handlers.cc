@@ -32,6 +32,7 @@ Status StoreService::on_hello(const Request& request) {
   RankPeer& peer = peers_[rank.value];
   const bool same = peer.attached == request.incarnation();
   sync_rank(rank);
+  credits_.forget(rank);  // it has drained and asks anew
   peer.attached = request.incarnation();
   peer.heard_ms = request.now_ms;
   coordinator_.on_attached(rank, body.step_published, same);
@@ -117,7 +118,14 @@ Status StoreService::check_commit_step(Step step) const {
 
 Status StoreService::on_lease_request(const Request& request) {
   const auto body = request.frame.as<LeaseRequestBody>();
-  const Rank rank = request.rank();
+  OPTLEASE_TRY(check_lease(request.rank(), body));
+  const Result<bool> waits = wait_for_credit(request, body);
+  if (!waits) return waits.status();
+  if (waits.value()) return Status::ok();
+  return grant_lease(request.peer, request.frame.header, body, 0, request.now_ms);
+}
+
+Status StoreService::check_lease(Rank rank, const LeaseRequestBody& body) const {
   OPTLEASE_TRY(check_chunks(rank, body.first_chunk, body.chunk_count));
   OPTLEASE_TRY(check_lease_step(body.step));
   const auto& corrupt = peers_[rank.value].corrupt_chunks;
@@ -127,27 +135,35 @@ Status StoreService::on_lease_request(const Request& request) {
             format("chunk %u of rank %u was reported corrupt: it is not leased again", *bad,
                    rank.value)};
   }
-  Result<Lease> lease = leases_.grant(rank, request.incarnation(), body.step, body.first_chunk,
-                                      body.chunk_count, request.now_ms);
+  return Status::ok();
+}
+
+Status StoreService::grant_lease(const std::string& peer, const MessageHeader& asked,
+                                 const LeaseRequestBody& body, uint32_t deferred, uint64_t now_ms) {
+  const Rank rank{asked.rank};
+  const Incarnation incarnation{asked.incarnation};
+  Result<Lease> lease =
+      leases_.grant(rank, incarnation, body.step, body.first_chunk, body.chunk_count, now_ms);
   if (!lease) return lease.status();
   const uint32_t left = lease.value().first_chunk + lease.value().committed;
   for (uint32_t chunk = left; chunk < body.first_chunk + body.chunk_count; ++chunk) {
     if (store_.view().version(rank, ChunkIndex{chunk}) < body.step) continue;
-    OPTLEASE_TRY(leases_.give_back(rank, request.incarnation(), lease.value().id, request.now_ms));
+    OPTLEASE_TRY(leases_.give_back(rank, incarnation, lease.value().id, now_ms));
     return {StatusCode::kStaleStep, format("chunk %u of rank %u is at step %lld already", chunk,
                                            rank.value, num(body.step))};
   }
   // Before it can write anything, the segment says who may.
-  if (store_.view().rank(rank).incarnation.load() != request.incarnation().value) {
-    store_.set_incarnation(rank, request.incarnation());
+  if (store_.view().rank(rank).incarnation.load() != incarnation.value) {
+    store_.set_incarnation(rank, incarnation);
   }
-  send_grant(request, lease.value());
+  send_grant(peer, asked, lease.value(), deferred);
   return Status::ok();
 }
 
 // What is left of the lease: a repeated request may come after its first commits.
-void StoreService::send_grant(const Request& request, const Lease& lease) {
-  const Rank rank = request.rank();
+void StoreService::send_grant(const std::string& peer, const MessageHeader& asked,
+                              const Lease& lease, uint32_t deferred) {
+  const Rank rank{asked.rank};
   const uint32_t first = lease.first_chunk + lease.committed;
   const uint32_t end = lease.first_chunk + lease.chunk_count;
   std::vector<GrantEntry> entries;
@@ -169,9 +185,12 @@ void StoreService::send_grant(const Request& request, const Lease& lease) {
                             .first_chunk = first,
                             .chunk_count = end - first,
                             .entry_count = static_cast<uint32_t>(entries.size()),
-                            .reserved_zero = 0};
-  reply(request, MessageKind::kLeaseGrant, body,
-        {reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(GrantEntry)});
+                            .deferred = deferred};
+  const std::string_view payload(reinterpret_cast<const char*>(entries.data()),
+                                 entries.size() * sizeof(GrantEntry));
+  const Speaker speaker{asked.rank, asked.incarnation, epoch_.value};
+  outgoing_.push_back(
+      {peer, encode(speaker, MessageKind::kLeaseGrant, asked.sequence, body, payload)});
 }
 
 Status StoreService::on_commit_request(const Request& request) {

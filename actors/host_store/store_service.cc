@@ -24,6 +24,7 @@ StoreService::StoreService(ChunkStore store, const StoreOptions& options, Coordi
                .quarantine_grace_ms = options.quarantine_grace_ms,
                .window_chunks = store_.view().header().window_chunks}),
       coordinator_(facts),
+      credits_(options.credits, window_bytes_of(store_.view())),
       peers_(facts.ranks.size()) {}
 
 Result<StoreService> StoreService::start(ChunkStore store, const StoreOptions& options,
@@ -255,6 +256,7 @@ void StoreService::sync_rank(Rank rank) {
              num(peer.attached), leases_.quarantine(rank).slots);
     peer.attached = Incarnation{0};
     peer.phase = 0;
+    credits_.forget(rank);
     coordinator_.on_lost(rank);
   }
   coordinator_.on_older_reaped(rank, leases_.older_are_reaped(rank));
@@ -271,6 +273,7 @@ void StoreService::settle(uint64_t now_ms) {
         lease.shadow.size());
   }
   for (const StoreAction& action : coordinator_.advance(now_ms)) perform(action);
+  grant_waiting(now_ms);
 }
 
 uint64_t StoreService::next_deadline_ms() const {

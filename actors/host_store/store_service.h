@@ -15,6 +15,7 @@
 
 #include "actors/host_store/peer_name.h"
 #include "actors/host_store/step_coordinator.h"
+#include "actors/host_store/window_credits.h"
 #include "actors/wire/codec.h"
 #include "actors/wire/socket.h"
 #include "shm/chunk_store.h"
@@ -27,6 +28,7 @@ struct StoreOptions {
   uint64_t quarantine_grace_ms = 100;
   bool all_older_reaped = false;  // no incarnation that an earlier store knew lives any more
   bool keep_state = false;        // what the segment shall say after a clean end
+  CreditOptions credits = {};     // how ranks share the node's bandwidth
 };
 
 class StoreService {
@@ -50,6 +52,7 @@ class StoreService {
   const ChunkStore& store() const { return store_; }
   const LeaseTable& leases() const { return leases_; }
   const StepCoordinator& coordinator() const { return coordinator_; }
+  const WindowCredits& credits() const { return credits_; }
   uint64_t strangers_dropped() const { return strangers_dropped_; }
   uint64_t refusals() const { return refusals_; }
   // Empty, or what does not hold between segment and lease table.
@@ -115,8 +118,18 @@ class StoreService {
   Status check_chunks(Rank rank, uint32_t first_chunk, uint32_t chunk_count) const;
   Status check_lease_step(Step step) const;
   Status check_commit_step(Step step) const;
-  void send_grant(const Request& request, const Lease& lease);
+  Status check_lease(Rank rank, const LeaseRequestBody& body) const;
+  Status grant_lease(const std::string& peer, const MessageHeader& asked,
+                     const LeaseRequestBody& body, uint32_t deferred, uint64_t now_ms);
+  void send_grant(const std::string& peer, const MessageHeader& asked, const Lease& lease,
+                  uint32_t deferred);
   void commit_chunks(Rank rank, const CommitRequestBody& body, std::span<const SlotEntry> shadow);
+
+  // store_credits.cc
+  static std::vector<uint64_t> window_bytes_of(const ControlView& view);
+  void load_credits();
+  Result<bool> wait_for_credit(const Request& request, const LeaseRequestBody& body);
+  void grant_waiting(uint64_t now_ms);
 
   // store_handlers_control.cc: one a message of launcher or tool.
   Status on_incarnation_started(const Request& request);
@@ -155,6 +168,7 @@ class StoreService {
   ChunkStore store_;
   LeaseTable leases_;
   StepCoordinator coordinator_;
+  WindowCredits credits_;
   std::vector<RankPeer> peers_;
   std::optional<StepRecord> record_;  // of the step at work, as the first rank to have it wrote it
   std::map<uint64_t, HoldOwner> holds_;  // by hold id

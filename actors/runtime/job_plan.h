@@ -42,6 +42,12 @@ struct GradientPlan {
   bool durable = true;
 };
 
+// Which NUMA node each rank's arena is to lie on.
+struct NumaPlan {
+  std::vector<int64_t> nodes;  // by rank; -1: not bound. Empty: no rank is
+  std::string note;            // why a rank is not bound, in words; empty: nothing to say
+};
+
 struct OptimizerPlan {
   double lr = 0;                    // optimizer.lr; groups[g].lr already has the space's lr_scale.
                                     // A trainer's override replaces this one: times the scale
@@ -98,6 +104,8 @@ struct JobPlan {
   std::string device = "cpu";
   bool keep_state = false;  // keep the segments at a clean end
   uint32_t staging_buffers = 3;
+  uint64_t in_flight_bytes = 0;  // ceiling of leased bytes on the node; 0: none
+  NumaPlan numa;
   ModelPlan model;
   GradientPlan gradients;
   OptimizerPlan optimizer;

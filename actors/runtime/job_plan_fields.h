@@ -126,14 +126,22 @@ void fields(A& a, Is<Rehearsal> auto& p) {
   a("at_rank", at_rank);
 }
 template <class A>
+void fields(A& a, Is<NumaPlan> auto& p) {
+  auto& [nodes, note] = p;
+  a("nodes", nodes);
+  a("note", note);
+}
+template <class A>
 void fields(A& a, Is<JobPlan> auto& p) {
-  auto& [segment, steps, device, keep_state, staging_buffers, model, gradients, optimizer, trainer,
-         restart, telemetry, rehearsals] = p;
+  auto& [segment, steps, device, keep_state, staging_buffers, in_flight_bytes, numa, model,
+         gradients, optimizer, trainer, restart, telemetry, rehearsals] = p;
   a("segment", segment);
   a("steps", steps);
   a("device", device);
   a("keep_state", keep_state);
   a("staging_buffers", staging_buffers);
+  a("in_flight_bytes", in_flight_bytes);
+  a("numa", numa);
   a("model", model);
   a("gradients", gradients);
   a("optimizer", optimizer);

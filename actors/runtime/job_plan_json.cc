@@ -216,6 +216,9 @@ std::string why_invalid(const JobPlan& plan) {
       return "a rehearsal names a rank past world_size";
     }
   }
+  if (!plan.numa.nodes.empty() && plan.numa.nodes.size() != plan.segment.world_size) {
+    return "'numa.nodes' has not one entry a rank";
+  }
   if (plan.staging_buffers == 0) return "'staging_buffers' is 0";
   return {};
 }

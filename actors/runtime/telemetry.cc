@@ -41,6 +41,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_step_h2d_bytes_per_second", t.step_h2d_bytes_per_second);
   a("optlease_actor_step_d2h_bytes_per_second", t.step_d2h_bytes_per_second);
   a("optlease_actor_lease_wait_seconds_total", t.lease_wait_seconds_total);
+  a("optlease_actor_leases_deferred_total", t.leases_deferred_total);
+  a("optlease_actor_credit_wait_seconds_total", t.credit_wait_seconds_total);
   a("optlease_actor_exposed_stall_seconds_total", t.exposed_stall_seconds_total);
   a("optlease_actor_kernel_seconds_total", t.kernel_seconds_total);
   a("optlease_actor_commits_total", t.commits_total);

@@ -55,6 +55,8 @@ struct ActorTelemetry {
   double step_h2d_bytes_per_second = 0;  // of the last whole step
   double step_d2h_bytes_per_second = 0;
   double lease_wait_seconds_total = 0;
+  uint64_t leases_deferred_total = 0;      // granted only when credit came free
+  double credit_wait_seconds_total = 0;    // of those, from asked to granted, summed over windows
   double exposed_stall_seconds_total = 0;  // link idle although chunks were left to move
   double kernel_seconds_total = 0;
   // Events.

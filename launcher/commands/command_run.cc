@@ -30,6 +30,8 @@ ExitCode plan_command(const PlanFlags& flags) {
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return complain("plan", plan.status().message(), ExitCode::kBadConfiguration);
+  const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
+  if (!placed.is_ok()) return complain("plan", placed.message(), ExitCode::kBadConfiguration);
   auto run = RunDirectory::of(plan.value().segment.job_name);
   if (!run) return complain("plan", run.status());
   const auto directory = own_directory();

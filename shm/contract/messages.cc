@@ -209,7 +209,7 @@ bool reserved_are_zero(MessageKind kind, const void* frame) {
   }
   if (kind == K::kLeaseGrant) {
     const auto body = body_at<LeaseGrantBody>(frame);
-    return body.reserved_zero == 0 &&
+    return body.deferred <= 1 &&
            entries_reserved_are_zero<LeaseGrantBody, GrantEntry>(frame, body.entry_count);
   }
   if (kind == K::kCommitRequest) {

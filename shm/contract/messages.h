@@ -111,7 +111,7 @@ struct LeaseGrantBody {
   uint32_t first_chunk;
   uint32_t chunk_count;
   uint32_t entry_count;
-  uint32_t reserved_zero;
+  uint32_t deferred;      // 1: it waited for credit (LEASES.md); 0: granted when it was asked for
 };
 struct GrantEntry {       // one a slot: chunks ascending, slots of a chunk in order
   uint32_t chunk;

@@ -185,7 +185,7 @@ inline std::vector<StructPlace> structs_in_messages_1() {
        {OPTLEASE_FIELD(LeaseGrantBody, lease_id), OPTLEASE_FIELD(LeaseGrantBody, step),
         OPTLEASE_FIELD(LeaseGrantBody, first_chunk), OPTLEASE_FIELD(LeaseGrantBody, chunk_count),
         OPTLEASE_FIELD(LeaseGrantBody, entry_count),
-        OPTLEASE_FIELD(LeaseGrantBody, reserved_zero)}},
+        OPTLEASE_FIELD(LeaseGrantBody, deferred)}},
   };
 }
 

@@ -214,9 +214,8 @@ TEST(Messages, RefusesReservedFieldsThatAreNotZero) {
   EXPECT_NE(
       with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->reserved_zero_2 = 1; }),
       nullptr);
-  EXPECT_NE(
-      with_body<LeaseGrantBody>(MessageKind::kLeaseGrant, [](auto* b) { b->reserved_zero = 1; }),
-      nullptr);
+  EXPECT_NE(with_body<LeaseGrantBody>(MessageKind::kLeaseGrant, [](auto* b) { b->deferred = 2; }),
+            nullptr);
   std::string grant = good_frame(MessageKind::kLeaseGrant);
   grant[sizeof(MessageHeader) + sizeof(LeaseGrantBody) + offsetof(GrantEntry, reserved_zero)] = 1;
   EXPECT_NE(why(grant), nullptr);

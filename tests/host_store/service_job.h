@@ -31,11 +31,29 @@ inline SegmentPlan fake_segment_plan(const std::string& job, uint32_t world_size
   return plan;
 }
 
+// The same with `more` chunks on the last rank alone, in a space of its own.
+inline SegmentPlan uneven_segment_plan(const std::string& job, uint32_t world_size, uint32_t chunks,
+                                       uint32_t more) {
+  SegmentPlan plan = fake_segment_plan(job, world_size, chunks);
+  SpaceSpec space;
+  space.name = "expert";
+  space.members = {Rank{world_size - 1}};
+  TensorSpec tensor;
+  tensor.name = "expert.weight";
+  tensor.shape = {uint64_t{more} * kShardAlignElements};
+  space.tensors.push_back(tensor);
+  plan.spaces.push_back(space);
+  const Status laid_out = lay_out(&plan, chunk_bytes(kShardAlignElements));
+  OPTLEASE_CHECK(laid_out.is_ok(), "%s", laid_out.text().c_str());
+  return plan;
+}
+
 class ServiceJob {
  public:
   static constexpr uint32_t kRanks = 2;
 
-  ServiceJob() : plan_(fake_segment_plan("service-test", kRanks, 7)) {
+  ServiceJob() : ServiceJob(fake_segment_plan("service-test", kRanks, 7), {}) {}
+  ServiceJob(SegmentPlan plan, CreditOptions credits) : plan_(std::move(plan)), credits_(credits) {
     static std::atomic<int> serial{0};
     const std::string base =
         format("/optlease-test-store.%d.%d", static_cast<int>(::getpid()), serial++);
@@ -167,13 +185,15 @@ class ServiceJob {
  private:
   void open(Result<ChunkStore> store) {
     OPTLEASE_CHECK(store.is_ok(), "%s", store.status().text().c_str());
-    auto service = StoreService::start(std::move(store).value(),
-                                       {.lease_ms = 200, .quarantine_grace_ms = 20}, now_ms);
+    auto service = StoreService::start(
+        std::move(store).value(), {.lease_ms = 200, .quarantine_grace_ms = 20, .credits = credits_},
+        now_ms);
     OPTLEASE_CHECK(service.is_ok(), "%s", service.status().text().c_str());
     service_.emplace(std::move(service).value());
   }
 
   SegmentPlan plan_;
+  CreditOptions credits_;
   SegmentNames names_;
   std::optional<StoreService> service_;
   std::unique_ptr<FakeActor> actors_[kRanks];

@@ -196,6 +196,9 @@ std::vector<std::string> wrong_values(const KeyRule& rule) {
     case KeyType::kRanks:
       wrong.insert(wrong.end(), {"0", "\"some\"", "[-1]", "[\"0\"]"});
       break;
+    case KeyType::kNuma:
+      wrong.insert(wrong.end(), {"0", "\"some\"", "[-2]", "[1023]", "[\"0\"]"});
+      break;
     case KeyType::kTables:
       wrong.insert(wrong.end(), {"4.5", "{ name = \"w\" }", "[4]"});
       break;
@@ -278,7 +281,7 @@ TEST(ConfigFile, PrefersAHintWithinTheSectionAndGivesNoneWhereNoNameIsNear) {
             "job.toml:1:9: job.step: unknown key; did you mean 'steps'? Allowed in [job]: name, "
             "steps, keep_state");
   EXPECT_EQ(text_of({parsed.errors[3]}),
-            "job.toml:3:1: ranks.total: unknown key. Allowed in [ranks]: world_size, device");
+            "job.toml:3:1: ranks.total: unknown key. Allowed in [ranks]: world_size, device, numa");
 }
 
 TEST(ConfigFile, RefusesSectionsOfTheWrongForm) {

@@ -66,6 +66,20 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
   for (const Case& c : cases) expect_refused(c);
 }
 
+TEST(ConfigRules, RefuseNumaNodesThatAreNotOneARank) {
+  const Parsed parsed = parse_whole("", {"ranks.numa=[0,1,0]"});
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].key, "ranks.numa");
+  EXPECT_NE(parsed.errors[0].text.find("found 3 nodes, allowed: one for each of the 2 ranks"),
+            std::string::npos)
+      << parsed.text;
+  EXPECT_TRUE(parse_whole("", {}).config.numa_auto);
+  EXPECT_FALSE(parse_whole("", {"ranks.numa=off"}).config.numa_auto);
+  const Parsed named = parse_whole("", {"ranks.numa=[1,-1]"});
+  EXPECT_FALSE(named.config.numa_auto);
+  EXPECT_EQ(named.config.numa_nodes, (std::vector<int64_t>{1, -1}));
+}
+
 TEST(ConfigRules, RefuseTwoSpacesOfOneName) {
   const Parsed parsed = parse_whole("[[spaces]]\nname = \"d\"\n[[spaces]]\nname = \"d\"\n");
   ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;

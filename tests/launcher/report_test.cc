@@ -60,6 +60,23 @@ TEST(Report, AGoodRunPasses) {
   }
 }
 
+TEST(Report, AMisplacedArenaIsSaidWithNumbersAndFailsNothing) {
+  RunReport report = good();
+  EXPECT_TRUE(json::parse(to_json(report))["ranks"][0]["numa"].is_null());
+  RankReport& rank = report.ranks[0];
+  rank.numa_node = 1;
+  rank.numa_pages = 64;
+  rank.numa_text = "all 64 sampled pages are on NUMA node 1";
+  EXPECT_EQ(summary_text(report).find("NUMA"), std::string::npos);
+  rank.numa_pages_elsewhere = 5;
+  rank.numa_text = "5 of 64 sampled pages are not on NUMA node 1";
+  EXPECT_NE(summary_text(report).find("warning: the arena of rank 0: 5 of 64"), std::string::npos);
+  const json out = json::parse(to_json(report));
+  EXPECT_EQ(out["status"], "passed");
+  EXPECT_EQ(out["ranks"][0]["numa"]["node"], 1);
+  EXPECT_EQ(out["ranks"][0]["numa"]["pages_elsewhere"], 5);
+}
+
 TEST(Report, EveryCheckCanFail) {
   const auto spoiled = [](auto spoil) {
     RunReport report = good();

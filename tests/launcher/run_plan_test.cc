@@ -55,6 +55,22 @@ TEST(RunPlan, MakesOneChunkAShardForAChunkSizeOfZero) {
   EXPECT_TRUE(has_note(notes, "one chunk a shard"));
 }
 
+TEST(RunPlan, SaysWhereACeilingCannotHoldOrNeverBinds) {
+  // Two ranks of 50000 elements, a chunk and a window a twelfth of a MiB or less, three in flight.
+  const auto notes_of = [](const char* ceiling) {
+    std::vector<std::string> notes;
+    const JobPlan plan =
+        plan_of(config_of("", {"model.elements=100000", "offload.chunk_size_mb=0.09375",
+                               std::string("offload.in_flight_mb=") + ceiling}),
+                &notes);
+    EXPECT_EQ(static_cast<double>(plan.in_flight_bytes), std::stod(ceiling) * (1 << 20));
+    return notes;
+  };
+  EXPECT_TRUE(has_note(notes_of("0.125"), "less than one window of each rank"));
+  EXPECT_TRUE(has_note(notes_of("1"), "never binds"));
+  for (const char* ceiling : {"0", "0.25"}) EXPECT_FALSE(has_note(notes_of(ceiling), "in_flight"));
+}
+
 TEST(RunPlan, CopiesWhatTheConfigurationSays) {
   const JobPlan plan = plan_of(config_of(
       "seed = 6\nnonfinite_steps = [2]\n[optimizer]\nmax_norm = 0.5\n[telemetry]\ninterval_ms = "

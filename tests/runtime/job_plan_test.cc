@@ -37,6 +37,11 @@ class RandomPlan {
     plan.device = text();
     plan.keep_state = coin();
     plan.staging_buffers = 1 + below(9);
+    plan.in_flight_bytes = random_();
+    for (uint32_t r = coin() ? plan.segment.world_size : 0; r > 0; --r) {
+      plan.numa.nodes.push_back(static_cast<int64_t>(below(9)) - 1);
+    }
+    plan.numa.note = text();
     plan.model.source = text();
     plan.model.seed = random_();
     fill_gradients(&plan.gradients);

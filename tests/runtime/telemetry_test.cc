@@ -38,16 +38,16 @@ ActorTelemetry distinct_telemetry() {
   for (uint64_t* counter :
        {&t.h2d_bytes_total, &t.d2h_bytes_total, &t.commits_total, &t.refusals_total,
         &t.restarts_total, &t.staging_bytes, &t.staging_peak_bytes, &t.staging_budget_bytes,
-        &t.steps_total, &t.steps_skipped_total}) {
+        &t.steps_total, &t.steps_skipped_total, &t.leases_deferred_total}) {
     *counter = (1ull << 60) + next++;
   }
   for (double* number :
        {&t.step_h2d_bytes_per_second, &t.step_d2h_bytes_per_second, &t.lease_wait_seconds_total,
-        &t.exposed_stall_seconds_total, &t.kernel_seconds_total, &t.step_seconds,
-        &t.step_seconds_history.p50, &t.step_seconds_history.p90, &t.step_seconds_history.p99,
-        &t.step_seconds_history.max, &t.timeline.wait_peers, &t.timeline.reduce, &t.timeline.norm,
-        &t.timeline.wait_open, &t.timeline.stream, &t.timeline.wait_committed, &t.timeline.gather,
-        &t.grad_norm}) {
+        &t.credit_wait_seconds_total, &t.exposed_stall_seconds_total, &t.kernel_seconds_total,
+        &t.step_seconds, &t.step_seconds_history.p50, &t.step_seconds_history.p90,
+        &t.step_seconds_history.p99, &t.step_seconds_history.max, &t.timeline.wait_peers,
+        &t.timeline.reduce, &t.timeline.norm, &t.timeline.wait_open, &t.timeline.stream,
+        &t.timeline.wait_committed, &t.timeline.gather, &t.grad_norm}) {
     *number = next++ + 0.1;
   }
   t.loss = next++ + 0.1;

@@ -148,7 +148,7 @@ class InProcessJob final : public PipelinePort {
         entries.push_back(
             {chunk.value, written ? source.slot : shadow.value, shadow.value, 0, source.checksum});
       }
-      pipeline_->on_grant(body, entries);
+      pipeline_->on_grant(body, entries, static_cast<uint64_t>(now_us()));
     });
   }
   void request_commit(const CommitRequestBody& body,
