@@ -1,6 +1,7 @@
 // finish_job and exit_code_of of run_job.h.
 #include <algorithm>
 
+#include "actors/runtime/step_figures.h"
 #include "launcher/files.h"
 #include "launcher/job_state.h"
 #include "launcher/run_job.h"
@@ -11,6 +12,7 @@ namespace optlease {
 namespace {
 
 constexpr uint64_t kLossFileBytesMax = 1ull << 30;
+constexpr uint64_t kStepLogBytesMax = 1ull << 30;
 
 void add_telemetry(const Supervisor& supervisor, RunReport* report) {
   StepSeconds slowest;
@@ -44,6 +46,14 @@ void add_losses(const RunDirectory& run, RunReport* report) {
     if (text) texts.push_back(std::move(text).value());
   }
   report->loss_curve = loss_curve_of(texts);
+}
+
+void add_step_logs(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
+  if (!plan.telemetry.step_log) return;
+  for (RankReport& rank : report->ranks) {
+    auto text = read_whole_file(step_log_file(run, Rank(rank.rank)), kStepLogBytesMax);
+    if (text) rank.steps = step_figures_of(text.value(), kReportedStepsMax);
+  }
 }
 
 // Reads the state once more, as a tool would: what the report says is what memory holds.
@@ -110,9 +120,9 @@ void mark_kept(const JobPlan& plan, const RunDirectory& run, bool kept, RunRepor
 }
 
 void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-              RunReport* report) {
+              bool discard_state, RunReport* report) {
   const RunDirectory& run = claim.run;
-  report->state_kept = should_keep(supervisor, *report);
+  report->state_kept = !discard_state && should_keep(supervisor, *report);
   if (report->state_kept) {
     mark_kept(plan, run, supervisor.keep_requested(), report);
   } else {
@@ -158,7 +168,7 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
 }
 
 void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-                RunReport* report) {
+                bool discard_state, RunReport* report) {
   const SupervisorCore& core = supervisor.core();
   report->ending = core.ending();
   report->ending_text = core.ending_text();
@@ -175,12 +185,13 @@ void finish_job(const JobPlan& plan, JobClaim& claim, const Supervisor& supervis
   report->segments = segments_of_job(claim.run);
   add_telemetry(supervisor, report);
   add_losses(claim.run, report);
+  add_step_logs(plan, claim.run, report);
   add_state(claim.run, report);
   if (report->ending == Ending::kCompleted && report->state_digest.empty()) {
     report->exit_code = ExitCode::kCorruptState;
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
-  clean_up(plan, claim, supervisor, report);
+  clean_up(plan, claim, supervisor, discard_state, report);
 }
 
 }  // namespace optlease

@@ -43,6 +43,9 @@ Json rank_json(const RankReport& rank) {
               {"telemetry_heard", rank.telemetry_heard}};
   out["grad_norm"] = rank.grad_norm ? number_or_null(*rank.grad_norm) : Json(nullptr);
   out["digest"] = rank.digest.empty() ? Json(nullptr) : Json(rank.digest);
+  for (const StepFigures& figures : rank.steps) {
+    out["steps"].push_back(Json::parse(to_json(figures)));
+  }
   return out;
 }
 

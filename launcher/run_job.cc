@@ -32,8 +32,8 @@ class ProgressLines {
   int64_t start_ms_;
 };
 
-ExitCode fail(const std::string& what, ExitCode code) {
-  std::fprintf(stderr, "optlease run: %s\n", what.c_str());
+ExitCode fail(const RunOptions& options, const std::string& what, ExitCode code) {
+  std::fprintf(stderr, "optlease %s: %s\n", options.command, what.c_str());
   return code;
 }
 
@@ -65,60 +65,71 @@ RunReport start_report(const JobPlan& plan, const JobClaim& claim, const std::st
 }
 
 ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
-                   const ProgressLines& progress, RunReport* report) {
+                   const ProgressLines& progress, RunReport begun, RunReport* report) {
   const auto directory = own_directory();
-  if (!directory) return fail(directory.status().message(), ExitCode::kInternal);
+  if (!directory) return fail(options, directory.status().message(), ExitCode::kInternal);
   SocketContext context;
   SupervisorSetup setup;
   setup.plan = plan;
   setup.program_directory = directory.value();
-  setup.planned_shm_bytes = report->planned_shm_bytes;
+  setup.planned_shm_bytes = begun.planned_shm_bytes;
   setup.say = [&progress](const std::string& text) { progress(text); };
   auto supervisor = Supervisor::open(context, std::move(setup), claim);
-  if (!supervisor) return fail(supervisor.status().message(), exit_code_for(supervisor.status()));
+  if (!supervisor) {
+    return fail(options, supervisor.status().message(), exit_code_for(supervisor.status()));
+  }
   supervisor.value()->run();
-  report->wall_seconds = progress.seconds();
-  report->exit_code = exit_code_of(*supervisor.value());
-  finish_job(plan, claim, *supervisor.value(), report);
-  const Status written = write_report(*report, options);
-  if (written.is_ok()) return report->exit_code;
-  return fail("the report: " + written.message(),
-              report->exit_code == ExitCode::kOk ? ExitCode::kIo : report->exit_code);
+  begun.wall_seconds = progress.seconds();
+  begun.exit_code = exit_code_of(*supervisor.value());
+  finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
+  *report = std::move(begun);
+  return report->exit_code;
 }
 
 }  // namespace
 
+ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
+  const ProgressLines progress(options);
+  ClaimOutcome outcome = claim_job(plan, options.mode);
+  if (!outcome.claim) return fail(options, outcome.failure.text, outcome.failure.code);
+  JobClaim& claim = *outcome.claim;
+  for (const std::string& note : claim.notes) progress(note);
+  RunReport begun = start_report(plan, claim, options.config_path);
+  progress(format("job %s: %u ranks on %s, %s of state in shared memory", begun.job.c_str(),
+                  begun.world_size, begun.device.c_str(),
+                  bytes_text(begun.planned_shm_bytes).c_str()));
+  if (claim.resumed) {
+    progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
+  }
+  return supervise(plan, claim, options, progress, std::move(begun), report);
+}
+
 ExitCode run_job(const RunOptions& options) {
   const Status blocked = block_stop_signals();
-  if (!blocked.is_ok()) return fail(blocked.message(), ExitCode::kInternal);
+  if (!blocked.is_ok()) return fail(options, blocked.message(), ExitCode::kInternal);
   init_logging("launcher", options.quiet ? LogLevel::kError : LogLevel::kWarn);
   auto config = load_config(options.config_path, options.overrides);
   if (!config) {
     const bool refused = config.status().code() == StatusCode::kInvalidArgument;
-    return fail(config.status().message(),
+    return fail(options, config.status().message(),
                 refused ? ExitCode::kBadConfiguration : exit_code_for(config.status()));
   }
   if (!options.report_path.empty()) {
     const Status writable = check_writable(options.report_path);
-    if (!writable.is_ok()) return fail("--report: " + writable.message(), ExitCode::kIo);
+    if (!writable.is_ok()) return fail(options, "--report: " + writable.message(), ExitCode::kIo);
   }
-  const ProgressLines progress(options);
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
-  if (!plan) return fail(plan.status().message(), ExitCode::kBadConfiguration);
+  if (!plan) return fail(options, plan.status().message(), ExitCode::kBadConfiguration);
+  const ProgressLines progress(options);
   for (const std::string& note : notes) progress("note: " + note);
-  ClaimOutcome outcome = claim_job(plan.value(), options.mode);
-  if (!outcome.claim) return fail(outcome.failure.text, outcome.failure.code);
-  JobClaim& claim = *outcome.claim;
-  for (const std::string& note : claim.notes) progress(note);
-  RunReport report = start_report(plan.value(), claim, config.value().path);
-  progress(format("job %s: %u ranks on %s, %s of state in shared memory", report.job.c_str(),
-                  report.world_size, report.device.c_str(),
-                  bytes_text(report.planned_shm_bytes).c_str()));
-  if (claim.resumed) {
-    progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
-  }
-  return supervise(plan.value(), claim, options, progress, &report);
+  RunReport report;
+  const ExitCode code = run_planned_job(plan.value(), options, &report);
+  if (report.job.empty()) return code;  // it never began
+  const Status written = write_report(report, options);
+  if (written.is_ok()) return code;
+  return fail(options, "the report: " + written.message(),
+              code == ExitCode::kOk ? ExitCode::kIo : code);
 }
 
 }  // namespace optlease

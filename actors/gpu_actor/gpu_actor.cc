@@ -93,14 +93,15 @@ Status GpuActor::open_parts() {
   Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str(), rank_);
   if (!device.is_ok()) return device.status();
   device_ = std::move(device).value();
+  OPTLEASE_TRY(open_step_log());
   OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
   const SegmentPlan& segment = plan_.segment;
-  OPTLEASE_TRY(device_->adopt_host_memory(
-      arena_memory(*window_, rank_, arena_,
-                   segment.window_chunks * (segment.prefetch_windows + 1))));
+  OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
+      *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
   OPTLEASE_TRY(open_buffers());
+  if (step_log_) step_log_->set_buffer_bytes(device_buffer_bytes());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
   initial_.emplace(std::move(initial).value());
@@ -211,7 +212,10 @@ void GpuActor::turn() {
   if (!pipeline_->failure().is_ok() && !exit_code_) {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
-  if (pipeline_->idle()) machine_->on_run_over();
+  if (pipeline_->idle()) {
+    if (step_log_ && step_log_->run_in_hand()) step_log_->run_over(*device_, *pipeline_);
+    machine_->on_run_over();
+  }
   for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
   desk_->answer(desk_facts(), window_->view());
   if (!machine_->attached()) say_hello();
@@ -273,6 +277,9 @@ void GpuActor::start_run(const NextAction& action) {
       return initial_->fill_main(space, range, main);
     };
   }
+  if (step_log_ && action.run == RunKind::kUpdate) {
+    step_log_->run_begins(action.step, *device_, pipeline_->counters());
+  }
   pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
   pipeline_->advance(static_cast<uint64_t>(now_us()));
 }
@@ -310,23 +317,6 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
       after_gather(outcome.step);
     }
   }
-}
-
-void GpuActor::after_gather(Step step) {
-  if (step_started_us_ != 0 && step > 0) {
-    last_step_seconds_ = static_cast<double>(now_us() - step_started_us_) * 1e-6;
-    step_times_.add(last_step_seconds_);
-    ++steps_done_;
-    const DeviceCounters now = device_->counters();
-    const double streaming = std::max(timeline_.stream, 1e-6);
-    h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_step_.bytes_in) / streaming;
-    d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_step_.bytes_out) / streaming;
-    counters_at_step_ = now;
-    last_timeline_ = timeline_;
-  }
-  step_started_us_ = 0;
-  timeline_ = {};
-  if (step > 0) at_phase(RehearsePhase::kBetweenSteps, step);
 }
 
 void GpuActor::at_phase(RehearsePhase phase, Step step) {
