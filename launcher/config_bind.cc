@@ -188,6 +188,7 @@ void bind_supervision(const ConfigValue& root, Config* config) {
   restart.stop_timeout_ms = section.ms_of_seconds("stop_timeout_s");
   const Section telemetry("telemetry", root.find("telemetry"));
   config->telemetry.interval_ms = static_cast<uint64_t>(telemetry.integer("interval_ms"));
+  config->telemetry.step_log = telemetry.boolean("step_log");
 }
 
 void bind_rehearsals(const ConfigValue& root, Config* config) {

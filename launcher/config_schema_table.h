@@ -166,6 +166,8 @@ inline constexpr KeyRule kKeys[] = {
 
     {"telemetry", "interval_ms", kInteger, "ms", "200", between(10, 3600000), "",
      "Between two documents of an actor."},
+    {"telemetry", "step_log", kBool, "", "false", kAny, "",
+     "Each actor notes the figures of every step; they are in the report (docs/OPERATING.md)."},
 
     {"rehearse", "role", kString, "", nullptr, kAny, "host_store|gpu_actor|trainer",
      "Who is killed."},

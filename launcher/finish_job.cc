@@ -1,6 +1,7 @@
 // finish_job and exit_code_of of run_job.h.
 #include <algorithm>
 
+#include "actors/runtime/step_figures.h"
 #include "launcher/files.h"
 #include "launcher/job_state.h"
 #include "launcher/run_job.h"
@@ -12,6 +13,7 @@ namespace optlease {
 namespace {
 
 constexpr uint64_t kLossFileBytesMax = 1ull << 30;
+constexpr uint64_t kStepLogBytesMax = 1ull << 30;
 
 void add_telemetry(const Supervisor& supervisor, RunReport* report) {
   StepSeconds slowest;
@@ -47,6 +49,14 @@ void add_losses(const RunDirectory& run, RunReport* report) {
     if (text) texts.push_back(std::move(text).value());
   }
   report->loss_curve = loss_curve_of(texts);
+}
+
+void add_step_logs(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
+  if (!plan.telemetry.step_log) return;
+  for (RankReport& rank : report->ranks) {
+    auto text = read_whole_file(step_log_file(run, Rank(rank.rank)), kStepLogBytesMax);
+    if (text) rank.steps = step_figures_of(text.value(), kReportedStepsMax);
+  }
 }
 
 // Reads the state once more, as a tool would: what the report says is what memory holds.
@@ -156,9 +166,10 @@ bool restore_names(Supervisor& supervisor, RunReport* report) {
 }
 
 void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
-              bool names_are_ours, RunReport* report) {
+              bool names_are_ours, bool discard_state, RunReport* report) {
   const RunDirectory& run = claim.run;
-  report->state_kept = !names_are_ours || should_keep(supervisor, *report);
+  report->state_kept =
+      !names_are_ours || (!discard_state && should_keep(supervisor, *report));
   if (!names_are_ours) {
     // Neither marked nor removed: it may be another job's, and alive.
   } else if (report->state_kept) {
@@ -205,7 +216,8 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
   return ExitCode::kInternal;
 }
 
-void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, RunReport* report) {
+void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bool discard_state,
+                RunReport* report) {
   const SupervisorCore& core = supervisor.core();
   report->ending = core.ending();
   report->ending_text = core.ending_text();
@@ -226,12 +238,13 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, Ru
   add_telemetry(supervisor, report);
   add_numa(plan, claim.run, report);
   add_losses(claim.run, report);
+  add_step_logs(plan, claim.run, report);
   if (names_are_ours) add_state(claim.run, report);
   if (names_are_ours && report->ending == Ending::kCompleted && report->state_digest.empty()) {
     report->exit_code = ExitCode::kCorruptState;
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
-  clean_up(plan, claim, supervisor, names_are_ours, report);
+  clean_up(plan, claim, supervisor, names_are_ours, discard_state, report);
 }
 
 }  // namespace optlease

@@ -40,6 +40,7 @@ ExitCode run(int argc, char** argv) {
   optlease::add_export_command(app, &chosen);
   optlease::add_selftest_command(app, &chosen);
   optlease::add_compare_command(app, &chosen);
+  optlease::add_bench_command(app, &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

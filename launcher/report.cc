@@ -52,6 +52,9 @@ Json rank_json(const RankReport& rank) {
   }
   out["grad_norm"] = rank.grad_norm ? number_or_null(*rank.grad_norm) : Json(nullptr);
   out["digest"] = rank.digest.empty() ? Json(nullptr) : Json(rank.digest);
+  for (const StepFigures& figures : rank.steps) {
+    out["steps"].push_back(Json::parse(to_json(figures)));
+  }
   return out;
 }
 

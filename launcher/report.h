@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/runtime/exit_code.h"
+#include "actors/runtime/step_figures.h"
 #include "launcher/recovery_log.h"
 #include "launcher/supervisor_core.h"
 
@@ -40,7 +41,9 @@ struct RankReport {
   std::string numa_text;  // the same in words, or why no page could be looked at
   std::string digest;     // empty: not computed
   bool telemetry_heard = false;
+  std::vector<StepFigures> steps;  // where telemetry.step_log is on: the last ones
 };
+inline constexpr size_t kReportedStepsMax = 4096;
 
 struct StepSeconds {
   double p50 = 0, p90 = 0, p99 = 0, max = 0;

@@ -33,8 +33,8 @@ class ProgressLines {
   int64_t start_ms_;
 };
 
-ExitCode fail(const std::string& what, ExitCode code) {
-  std::fprintf(stderr, "optlease run: %s\n", what.c_str());
+ExitCode fail(const RunOptions& options, const std::string& what, ExitCode code) {
+  std::fprintf(stderr, "optlease %s: %s\n", options.command, what.c_str());
   return code;
 }
 
@@ -61,8 +61,8 @@ ExitCode refuse(const std::string& what, ExitCode code, const RunOptions& option
   RunOptions without_summary = options;
   without_summary.quiet = true;
   const Status written = write_report(report, without_summary);
-  if (!written.is_ok()) (void)fail("the report: " + written.message(), code);
-  return fail(what, code);
+  if (!written.is_ok()) (void)fail(options, "the report: " + written.message(), code);
+  return fail(options, what, code);
 }
 
 RunReport start_report(const JobPlan& plan) {
@@ -79,44 +79,60 @@ RunReport start_report(const JobPlan& plan) {
 }
 
 ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
-                   const ProgressLines& progress, RunReport* report) {
+                   const ProgressLines& progress, RunReport begun, RunReport* report) {
   const auto directory = own_directory();
   if (!directory) {
-    return refuse(directory.status().message(), ExitCode::kInternal, options, *report);
+    return refuse(directory.status().message(), ExitCode::kInternal, options, begun);
   }
   SocketContext context;
   SupervisorSetup setup;
   setup.plan = plan;
   setup.program_directory = directory.value();
-  setup.planned_shm_bytes = report->planned_shm_bytes;
+  setup.planned_shm_bytes = begun.planned_shm_bytes;
   setup.say = [&progress](const std::string& text) { progress(text); };
   auto supervisor = Supervisor::open(context, std::move(setup), claim);
   if (!supervisor) {
     const Status& why = supervisor.status();
-    return refuse(why.message(), exit_code_for(why), options, *report);
+    return refuse(why.message(), exit_code_for(why), options, begun);
   }
   supervisor.value()->run();
-  report->wall_seconds = progress.seconds();
-  report->exit_code = exit_code_of(*supervisor.value());
-  finish_job(plan, claim, *supervisor.value(), report);
-  const Status written = write_report(*report, options);
-  if (written.is_ok()) return report->exit_code;
-  return fail("the report: " + written.message(),
-              report->exit_code == ExitCode::kOk ? ExitCode::kIo : report->exit_code);
+  begun.wall_seconds = progress.seconds();
+  begun.exit_code = exit_code_of(*supervisor.value());
+  finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
+  *report = std::move(begun);
+  return report->exit_code;
 }
 
 }  // namespace
 
+ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
+  const ProgressLines progress(options);
+  ClaimOutcome outcome = claim_job(plan, options.mode);
+  RunReport begun = start_report(plan);
+  if (!outcome.claim) return refuse(outcome.failure.text, outcome.failure.code, options, begun);
+  JobClaim& claim = *outcome.claim;
+  for (const std::string& note : claim.notes) progress(note);
+  begun.config_path = options.config_path;
+  begun.resumed = claim.resumed;
+  progress(format("job %s: %u ranks on %s, %s of state in shared memory", begun.job.c_str(),
+                  begun.world_size, begun.device.c_str(),
+                  bytes_text(begun.planned_shm_bytes).c_str()));
+  if (claim.resumed) {
+    progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
+  }
+  return supervise(plan, claim, options, progress, std::move(begun), report);
+}
+
 ExitCode run_job(const RunOptions& options) {
   const Status blocked = block_stop_signals();
-  if (!blocked.is_ok()) return fail(blocked.message(), ExitCode::kInternal);
+  if (!blocked.is_ok()) return fail(options, blocked.message(), ExitCode::kInternal);
   init_logging("launcher", options.quiet ? LogLevel::kError : LogLevel::kWarn);
   if (!options.report_path.empty()) {
     const Status writable = check_writable(options.report_path);
-    if (!writable.is_ok()) return fail("--report: " + writable.message(), ExitCode::kIo);
+    if (!writable.is_ok()) return fail(options, "--report: " + writable.message(), ExitCode::kIo);
     std::error_code unknown;
     if (std::filesystem::equivalent(options.report_path, options.config_path, unknown)) {
-      return fail("--report names the job file itself; name another", ExitCode::kUsage);
+      return fail(options, "--report names the job file itself; name another", ExitCode::kUsage);
     }
   }
   auto config = load_config(options.config_path, options.overrides);
@@ -125,27 +141,21 @@ ExitCode run_job(const RunOptions& options) {
     return refuse(config.status().message(),
                   wrong ? ExitCode::kBadConfiguration : exit_code_for(config.status()), options);
   }
-  const ProgressLines progress(options);
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return refuse(plan.status().message(), ExitCode::kBadConfiguration, options);
   const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
   if (!placed.is_ok()) return refuse(placed.message(), ExitCode::kBadConfiguration, options);
+  const ProgressLines progress(options);
   for (const std::string& note : notes) progress("note: " + note);
-  RunReport report = start_report(plan.value());
-  ClaimOutcome outcome = claim_job(plan.value(), options.mode);
-  if (!outcome.claim) return refuse(outcome.failure.text, outcome.failure.code, options, report);
-  JobClaim& claim = *outcome.claim;
-  for (const std::string& note : claim.notes) progress(note);
+  RunReport report;
+  const ExitCode code = run_planned_job(plan.value(), options, &report);
+  if (report.job.empty()) return code;  // it never began
   report.config_path = config.value().path;
-  report.resumed = claim.resumed;
-  progress(format("job %s: %u ranks on %s, %s of state in shared memory", report.job.c_str(),
-                  report.world_size, report.device.c_str(),
-                  bytes_text(report.planned_shm_bytes).c_str()));
-  if (claim.resumed) {
-    progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
-  }
-  return supervise(plan.value(), claim, options, progress, &report);
+  const Status written = write_report(report, options);
+  if (written.is_ok()) return code;
+  return fail(options, "the report: " + written.message(),
+              code == ExitCode::kOk ? ExitCode::kIo : code);
 }
 
 }  // namespace optlease

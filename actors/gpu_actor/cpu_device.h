@@ -35,6 +35,7 @@ class CpuDevice final : public Device {
   int completion_fd() const override { return completion_fd_; }
   void drain_completions() override;
   DeviceCounters counters() const override;
+  DeviceMemoryUse memory_use() const override { return {staging_bytes_, 0}; }
   Status failure() const override { return Status::ok(); }
 
  private:

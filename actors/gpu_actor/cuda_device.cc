@@ -280,6 +280,15 @@ void CudaDevice::deliver_sums() {
   }
 }
 
+DeviceMemoryUse CudaDevice::memory_use() const {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+    (void)cudaGetLastError();  // a number that is not known, and no failure of the streams
+    return {};
+  }
+  return {total_bytes - free_bytes, total_bytes};
+}
+
 void CudaDevice::drain_completions() {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = read(completion_fd_, &count, sizeof count);

@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   int completion_fd() const override { return completion_fd_; }
   void drain_completions() override;
   DeviceCounters counters() const override { return counters_; }
+  DeviceMemoryUse memory_use() const override;
   Status failure() const override { return failure_; }
 
   // How far pinning is; all zero before adopt_host_memory.

@@ -32,6 +32,12 @@ struct DeviceCounters {
   double kernel_seconds = 0;   // the update rule's own time on the compute stream
 };
 
+// The accelerator's own memory.
+struct DeviceMemoryUse {
+  uint64_t used_bytes = 0;   // by every process together
+  uint64_t total_bytes = 0;  // 0: not known
+};
+
 // Memory that copies will name, in slots of equal size: a rank's arena.
 struct HostMemory {
   char* base = nullptr;  // page-aligned
@@ -76,6 +82,9 @@ class Device {
   virtual int completion_fd() const = 0;
   virtual void drain_completions() = 0;
   virtual DeviceCounters counters() const = 0;
+  // Now. Of the CPU device it is what stands for such memory: its staging. Up to a fraction of a
+  // millisecond: not something to ask window by window.
+  virtual DeviceMemoryUse memory_use() const = 0;
   // The first thing that went wrong on the device. Nothing is reached any more after that, and
   // nothing that was enqueued may be trusted: the process ends and its successor begins anew.
   virtual Status failure() const = 0;

@@ -92,6 +92,7 @@ Status GpuActor::open_parts() {
   Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str(), rank_);
   if (!device.is_ok()) return device.status();
   device_ = std::move(device).value();
+  OPTLEASE_TRY(open_step_log());
   OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
@@ -99,6 +100,7 @@ Status GpuActor::open_parts() {
   OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
       *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
   OPTLEASE_TRY(open_buffers());
+  if (step_log_) step_log_->set_buffer_bytes(device_buffer_bytes());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
   initial_.emplace(std::move(initial).value());
@@ -211,7 +213,10 @@ void GpuActor::turn() {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
   if (pipeline_->computed()) machine_->on_run_computed();
-  if (pipeline_->idle()) machine_->on_run_over();
+  if (pipeline_->idle()) {
+    if (step_log_ && step_log_->run_in_hand()) step_log_->run_over(*device_, *pipeline_);
+    machine_->on_run_over();
+  }
   desk_->answer(desk_facts(), window_->view());
   tell_moments();
   for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
@@ -240,6 +245,7 @@ void GpuActor::start(const NextAction& action) {
     case NextAction::Kind::kStartRun:
       return start_run(action);
     case NextAction::Kind::kPrefetch:
+      if (step_log_) step_log_->read_ahead_begins(*device_);
       pipeline_->prefetch(action.step, action.chunks);
       return pipeline_->advance(static_cast<uint64_t>(now_us()));
     case NextAction::Kind::kEndPrefetch:
@@ -291,6 +297,9 @@ void GpuActor::start_run(const NextAction& action) {
     fill = [this](uint32_t space, ElementRange range, float* main) {
       return initial_->fill_main(space, range, main);
     };
+  }
+  if (step_log_ && action.run == RunKind::kUpdate) {
+    step_log_->run_begins(action.step, *device_, *pipeline_);
   }
   pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
   pipeline_->advance(static_cast<uint64_t>(now_us()));

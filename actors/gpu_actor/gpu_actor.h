@@ -12,6 +12,7 @@
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/initial_state.h"
 #include "actors/gpu_actor/rank_buffers.h"
+#include "actors/gpu_actor/step_log.h"
 #include "actors/gpu_actor/step_machine.h"
 #include "actors/gpu_actor/trainer_desk.h"
 #include "actors/gpu_actor/window_pipeline.h"
@@ -44,6 +45,8 @@ class GpuActor final : public PipelinePort {
   Status open_parts();
   Status open_window();
   Status open_buffers();
+  Status open_step_log();
+  uint64_t device_buffer_bytes();
   static bool told_to_end();
   Step step_to_finish() const;
   void save_shards_at_end();
@@ -134,6 +137,7 @@ class GpuActor final : public PipelinePort {
   DeviceCounters counters_at_run_;  // what was prefetched is not in the rates
   double h2d_rate_ = 0, d2h_rate_ = 0;
   double last_grad_norm_;
+  std::optional<StepLog> step_log_;
 };
 
 }  // namespace optlease

@@ -41,6 +41,7 @@ void GpuActor::after_step(Step step) {
     h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_run_.bytes_in) / streaming;
     d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_run_.bytes_out) / streaming;
     last_timeline_ = timeline_;
+    if (step_log_) step_log_->step_over(step, last_step_seconds_);
   }
   step_started_us_ = 0;
   timeline_ = {};

@@ -35,6 +35,8 @@ void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>&
   fill_ = std::move(fill);
   last_advance_us_ = 0;
   last_progress_us_ = 0;
+  times_ = {};
+  copying_in_ = copying_out_ = false;
   if (prefetched) return open_prefetched();
   if (kind == RunKind::kUpdate) port_.at_phase(RehearsePhase::kPrepared, step);
 }
@@ -138,13 +140,28 @@ void WindowPipeline::on_lease_busy(uint64_t now_us) {
 
 void WindowPipeline::advance(uint64_t now_us) {
   if (last_progress_us_ == 0) last_progress_us_ = now_us;
+  if (times_.begun_us == 0) times_.begun_us = now_us;
   account_time(now_us);
   for (Window& window : open_windows()) poll_window(window, now_us);
   if (failure_.is_ok()) failure_ = device_.failure();
   clear_if_over();
+  // The last reply is taken in right before the turn that gets here.
+  if (idle() && times_.ended_us == 0) times_.ended_us = now_us;
   request_leases(now_us);
   if (prefetching_) return stage_granted();
   start_granted(now_us);
+  note_directions();
+}
+
+// Which directions the link is used in until the next look: a copy in that is enqueued may still
+// wait for its buffer.
+void WindowPipeline::note_directions() {
+  copying_in_ = copying_out_ = false;
+  for (const Window& window : open_windows()) {
+    copying_in_ |= window.state == State::kCopyIn && device_.reached(window.buffer_free);
+    copying_out_ |= window.state == State::kCopyOut;
+    if (copying_in_ && copying_out_) return;
+  }
 }
 
 void WindowPipeline::request_leases(uint64_t now_us) {
@@ -178,6 +195,10 @@ void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
   }
   if (window.state == State::kCompute && device_.reached(window.computed)) {
     window.state = State::kCopyOut;
+    if (times_.first_window_us == 0) {
+      times_.first_window_us = now_us;
+      times_.in_busy_seconds_before = times_.in_busy_seconds;
+    }
     if (kind_ == RunKind::kUpdate && !take_computed(window)) return;
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyOut, step_);
   }
@@ -286,6 +307,8 @@ void WindowPipeline::account_time(uint64_t now_us) {
       last_advance_us_ == 0 ? 0 : static_cast<double>(now_us - last_advance_us_) * 1e-6;
   last_advance_us_ = now_us;
   if (prefetching_) return;  // nobody waits for these windows yet
+  if (copying_in_) times_.in_busy_seconds += elapsed;
+  if (copying_out_) times_.out_busy_seconds += elapsed;
   bool copying_in = false, in_flight = false, left = first_untouched_ < windows_.size();
   for (const Window& window : open_windows()) {
     copying_in |= window.state == State::kCopyIn;

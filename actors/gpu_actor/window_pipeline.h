@@ -73,6 +73,18 @@ struct PipelineCounters {
   double stall_seconds = 0;        // windows left to start, some in flight, none being copied in
 };
 
+// When the last run did what, on the clock that the actor hands in. A direction is busy from the
+// moment at which its next copy could begin to the one at which the actor saw its end: right to the
+// time in which the actor wakes, for each copy alone and not as a sum.
+struct RunTimes {
+  uint64_t begun_us = 0;         // start(); windows may have been read ahead of it
+  uint64_t first_window_us = 0;  // the first window was updated: both directions have work now
+  uint64_t ended_us = 0;         // the last commit was acknowledged; 0: not over
+  double in_busy_seconds = 0;
+  double in_busy_seconds_before = 0;  // of it, before first_window_us
+  double out_busy_seconds = 0;
+};
+
 class WindowPipeline {
  public:
   // `window` and `device` outlive the pipeline; staging is already allocated.
@@ -112,6 +124,7 @@ class WindowPipeline {
   // When the run last moved; the actor's deadline.
   uint64_t last_progress_us() const { return last_progress_us_; }
   const PipelineCounters& counters() const { return counters_; }
+  const RunTimes& times() const { return times_; }
   Status failure() const { return failure_; }
   // Version whose values of this chunk this incarnation wrote to the parameter buffer.
   Step published(uint32_t chunk) const { return published_[chunk]; }
@@ -138,6 +151,7 @@ class WindowPipeline {
     std::vector<ChunkSums> sums;
     std::vector<Status> fills;
     uint32_t buffer = 0;
+    Ticket buffer_free;  // what its copy in waits for
     Ticket copied_in, computed, copied_out;
     uint64_t asked_us = 0;        // the lease or the commit, last
     uint64_t first_asked_us = 0;  // the lease
@@ -157,7 +171,7 @@ class WindowPipeline {
   void update_staged(Window& window);
   void start_initialise(Window& window);
   void start_republish(Window& window);
-  uint32_t take_buffer();
+  uint32_t take_buffer(Window& window);
   void publish_staged(Window& window, uint32_t buffer);
   void poll_window(Window& window, uint64_t now_us);
   void finish_compute(Window& window, uint64_t now_us);
@@ -166,6 +180,7 @@ class WindowPipeline {
   void note_published(const Window& window);
   bool sums_hold(const Window& window);
   void account_time(uint64_t now_us);
+  void note_directions();
   AdamChunk staged_chunk(uint32_t chunk, char* base) const;
   bool rehearsed(const Window& window) const;
 
@@ -199,6 +214,8 @@ class WindowPipeline {
   uint64_t last_progress_us_ = 0;
   Ticket last_tickets_[kStreamCount];
   PipelineCounters counters_;
+  RunTimes times_;
+  bool copying_in_ = false, copying_out_ = false;  // since the last advance
   Status failure_;
 };
 

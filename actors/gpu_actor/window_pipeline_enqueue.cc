@@ -30,10 +30,11 @@ void WindowPipeline::start_granted(uint64_t now_us) {
   }
 }
 
-uint32_t WindowPipeline::take_buffer() {
+uint32_t WindowPipeline::take_buffer(Window& window) {
   const uint32_t buffer = next_buffer_;
   next_buffer_ = (next_buffer_ + 1) % limits_.staging_buffers;
-  device_.wait(StreamKind::kCopyIn, buffer_free_[buffer]);
+  window.buffer_free = buffer_free_[buffer];
+  device_.wait(StreamKind::kCopyIn, window.buffer_free);
   return buffer;
 }
 
@@ -58,7 +59,7 @@ AdamChunk WindowPipeline::staged_chunk(uint32_t chunk, char* base) const {
 // All copies in first, then all updates, then all copies out: each stream gets its work in one go
 // and the tickets order them.
 void WindowPipeline::copy_in(Window& window) {
-  window.buffer = take_buffer();
+  window.buffer = take_buffer(window);
   char* base = device_.staging(window.buffer);
   const uint64_t slot_bytes = window_.slot_bytes();
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
@@ -94,7 +95,7 @@ void WindowPipeline::update_staged(Window& window) {
 }
 
 void WindowPipeline::start_initialise(Window& window) {
-  const uint32_t buffer = take_buffer();
+  const uint32_t buffer = take_buffer(window);
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
     const ChunkSpec spec = arena_.chunks[window.first_chunk + i];
     const uint64_t bytes = chunk_bytes(spec.range.size());
@@ -112,7 +113,7 @@ void WindowPipeline::start_initialise(Window& window) {
 }
 
 void WindowPipeline::start_republish(Window& window) {
-  const uint32_t buffer = take_buffer();
+  const uint32_t buffer = take_buffer(window);
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
     const uint32_t chunk = window.first_chunk + i;
     const SlotEntry entry = window_.view().entries(rank_, ChunkIndex(chunk)).front();

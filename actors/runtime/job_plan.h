@@ -74,6 +74,7 @@ struct RestartPlan {  // OTP style: more than `intensity` in `period_ms` ends th
 
 struct TelemetryPlan {
   uint64_t interval_ms = 200;
+  bool step_log = false;  // figures of every step (step_figures.h)
 };
 
 enum class RehearsePhase {

@@ -113,8 +113,9 @@ void fields(A& a, Is<RestartPlan> auto& p) {
 }
 template <class A>
 void fields(A& a, Is<TelemetryPlan> auto& p) {
-  auto& [interval_ms] = p;
+  auto& [interval_ms, step_log] = p;
   a("interval_ms", interval_ms);
+  a("step_log", step_log);
 }
 template <class A>
 void fields(A& a, Is<Rehearsal> auto& p) {

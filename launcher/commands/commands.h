@@ -30,6 +30,7 @@ void add_digest_command(CLI::App& app, Command* chosen);
 void add_export_command(CLI::App& app, Command* chosen);
 void add_selftest_command(CLI::App& app, Command* chosen);
 void add_compare_command(CLI::App& app, Command* chosen);
+void add_bench_command(CLI::App& app, Command* chosen);
 
 // Prints "optlease COMMAND: text" to stderr and returns `code`.
 ExitCode complain(const char* command, const std::string& text, ExitCode code);

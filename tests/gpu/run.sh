@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every GPU test program, then the benchmarks, and writes one report.
+# Runs every GPU test program, then `optlease bench` in several shapes, and writes one report (the
+# figures of each bench in full beside it: REPORT.NAME.json).
 #   tests/gpu/run.sh [--bin DIR] [--report FILE] [--quick] [--no-bench]
 # --bin: the folder of built programs; without it they are built first, into build/gpu. --quick: the
 # benchmarks on 64 Mi parameters. Ends with 0 when every test program that is there has passed.
@@ -52,12 +53,38 @@ for program in $tests; do
   say "== $program: exit code $code, $(($(date +%s) - begun)) s"
 done
 
-if [ "$bench" = yes ] && [ -x "$bin/gpu_stream_bench" ]; then
-  say "== gpu_stream_bench"
-  timeout 300 "$bin/gpu_stream_bench" --params "$params" 2>&1 | tee -a "$report"
-  code=${PIPESTATUS[0]}
+# bench NAME [argument...]: one run of `optlease bench`, in words in the report and as JSON beside it.
+# Measured after the tests: its figures are judged by people.
+bench() {
+  local name=$1 code
+  shift
+  say "== optlease bench $*"
+  timeout 600 "$bin/optlease" bench --device cuda --set job.name="$name" "$@" \
+    --json > "$report.$name.json" 2>> "$report"
+  code=$?
   ran=$((ran + 1))
-  [ "$code" -eq 0 ] || failed=$((failed + 1))
+  if [ "$code" -ne 0 ]; then
+    failed=$((failed + 1))
+    say "== exit code $code"
+    return
+  fi
+  grep -E '"(of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|cpu_seconds|bounced_bytes|staging_bytes|device_bytes_beyond)"' \
+    "$report.$name.json" | tee -a "$report"
+}
+
+if [ "$bench" = yes ] && [ -x "$bin/optlease" ] && [ -x "$bin/optlease-floor" ]; then
+  bench main --parameters "${params}Mi"
+  for shape in 12x4 12x3 8x6; do # MiB a chunk x staging buffers
+    buffers=${shape#*x}
+    bench "shape-$shape" --parameters "${params}Mi" --set offload.chunk_size_mb="${shape%x*}" \
+      --set offload.staging_buffers="$buffers" --set offload.prefetch_windows=$((buffers + 1))
+  done
+  for size in 1Ki 1Mi 64Mi; do
+    bench "size-$size" --parameters "$size" --steps 20
+  done
+  if [ "$(nvidia-smi -L 2> /dev/null | wc -l)" -ge 2 ]; then
+    bench two-gpus --parameters "${params}Mi" --world-size 2
+  fi
 fi
 say "$((ran - failed)) passed, $failed failed"
 [ "$ran" -gt 0 ] && [ "$failed" -eq 0 ]

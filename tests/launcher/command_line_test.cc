@@ -43,7 +43,7 @@ class CommandLine : public testing::Test {
 
 TEST_F(CommandLine, EveryCommandExplainsItself) {
   for (const char* command : {"run", "plan", "status", "monitor", "restart", "stop", "clean",
-                              "digest", "export", "selftest"}) {
+                              "digest", "export", "selftest", "bench"}) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_NE(help.output.find("Usage"), std::string::npos) << command << ": " << help.output;

@@ -91,6 +91,7 @@ quarantine_grace_ms = 10
 stop_timeout_s = 11
 [telemetry]
 interval_ms = 50
+step_log = true
 [[rehearse]]
 role = "trainer"
 rank = 2
@@ -146,6 +147,7 @@ TEST(ConfigFile, TakesEveryKeyOfTheRunThatIsGiven) {
   EXPECT_EQ(c.restart.quarantine_grace_ms, 10u);
   EXPECT_EQ(c.restart.stop_timeout_ms, 11000u);
   EXPECT_EQ(c.telemetry.interval_ms, 50u);
+  EXPECT_TRUE(c.telemetry.step_log);
   ASSERT_EQ(c.rehearsals.size(), 1u);
   EXPECT_EQ(c.rehearsals[0].role, Role::kTrainer);
   EXPECT_EQ(c.rehearsals[0].rank, 2u);

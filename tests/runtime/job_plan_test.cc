@@ -48,6 +48,7 @@ class RandomPlan {
     fill_trainer(&plan.trainer);
     fill_restart(&plan.restart);
     plan.telemetry.interval_ms = random_();
+    plan.telemetry.step_log = random_() % 2 == 0;
     for (uint32_t i = below(4); i > 0; --i) plan.rehearsals.push_back(rehearsal(plan));
     return plan;
   }

@@ -326,7 +326,7 @@ TEST(Command, EveryCommandHasHelp) {
   SystemJob job("help");
   EXPECT_EQ(job.command({"--help"}).exit_code, 0);
   for (const char* name : {"run", "plan", "status", "monitor", "restart", "stop", "clean", "digest",
-                           "export", "selftest", "compare"}) {
+                           "export", "selftest", "compare", "bench"}) {
     const CommandResult help = job.command({name, "--help"});
     EXPECT_EQ(help.exit_code, 0) << name;
     EXPECT_GT(help.output.size(), 40u) << name;

@@ -1,0 +1,91 @@
+#include "actors/runtime/step_figures.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <type_traits>
+
+namespace optlease {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Every key with its member, once for writer and reader.
+template <class Archive, class Figures>
+void fields(Archive& a, Figures& f) {
+  a("step", f.step);
+  a("incarnation", f.incarnation);
+  a("step_seconds", f.step_seconds);
+  a("stream_begun_us", f.stream_begun_us);
+  a("stream_ended_us", f.stream_ended_us);
+  a("stream_seconds", f.stream_seconds);
+  a("first_window_seconds", f.first_window_seconds);
+  a("bytes_in", f.bytes_in);
+  a("bytes_out", f.bytes_out);
+  a("bounced_bytes", f.bounced_bytes);
+  a("in_busy_seconds", f.in_busy_seconds);
+  a("out_busy_seconds", f.out_busy_seconds);
+  a("in_busy_seconds_after_first", f.in_busy_seconds_after_first);
+  a("stall_seconds", f.stall_seconds);
+  a("lease_wait_seconds", f.lease_wait_seconds);
+  a("kernel_seconds", f.kernel_seconds);
+  a("cpu_seconds", f.cpu_seconds);
+  a("device_bytes_before", f.device_bytes_before);
+  a("device_bytes_peak", f.device_bytes_peak);
+  a("device_bytes", f.device_bytes);
+  a("device_buffer_bytes", f.device_buffer_bytes);
+  a("staging_bytes", f.staging_bytes);
+}
+
+struct Writer {
+  Json document = Json::object();
+  template <class T>
+  void operator()(const char* key, const T& value) {
+    document[key] = value;
+  }
+};
+
+struct Reader {
+  const Json& document;
+  bool sound = true;
+  template <class T>
+  void operator()(const char* key, T& out) {
+    const auto found = document.find(key);
+    sound = sound && found != document.end() &&
+            (std::is_floating_point_v<T> ? found->is_number() : found->is_number_integer());
+    if (sound) out = found->template get<T>();
+  }
+};
+
+}  // namespace
+
+std::string step_log_file(const RunDirectory& run, Rank rank) {
+  return run.path() + "/steps." + std::to_string(rank.value) + ".jsonl";
+}
+
+std::string to_json(const StepFigures& figures) {
+  Writer writer;
+  fields(writer, figures);
+  return writer.document.dump();
+}
+
+std::vector<StepFigures> step_figures_of(const std::string& text, size_t count_max) {
+  std::map<Step, StepFigures> by_step;
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line)) {
+    const Json document = Json::parse(line, nullptr, false);
+    if (!document.is_object()) continue;
+    StepFigures figures;
+    Reader reader{document};
+    fields(reader, figures);
+    if (!reader.sound) continue;
+    by_step[figures.step] = figures;
+    if (by_step.size() > count_max) by_step.erase(by_step.begin());
+  }
+  std::vector<StepFigures> out;
+  for (const auto& [step, figures] : by_step) out.push_back(figures);
+  return out;
+}
+
+}  // namespace optlease
