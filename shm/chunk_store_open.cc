@@ -115,6 +115,10 @@ Result<Segment> create_arena(const std::string& name, const ArenaHeader& header,
   Result<Segment> arena =
       reserve_arena(name, header, placed ? placement->nodes[header.rank] : -1, placement);
   if (!arena.is_ok()) return arena.status();
+  if (placement != nullptr && header.total_bytes >= kHugePageBytes) {
+    placement->done.push_back(format("the arena of rank %u: ", header.rank) +
+                              huge_pages_text(arena.value().huge_pages(), header.total_bytes));
+  }
   KILL_POINT("store.arena_made");
   std::memcpy(arena.value().data(), &header, sizeof header);
   KILL_POINT("store.arena_written");

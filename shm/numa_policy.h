@@ -51,7 +51,7 @@ std::string numa_text(const NumaSample& sample, uint32_t node);
 // Where arenas are to lie, and what came of it: in and out of ChunkStore::create.
 struct ArenaPlacement {
   std::vector<int64_t> nodes;         // by rank; -1 or missing: wherever the kernel likes
-  std::vector<std::string> done;      // one sentence a rank that is where it should be
+  std::vector<std::string> done;      // sentences on what is as it should be
   std::vector<std::string> warnings;  // one a rank that is not, or of which it is not known
 };
 

@@ -19,10 +19,16 @@ constexpr uint64_t kPieceBytes = 64u << 20;
 // posix_fallocate on tmpfs gives up, and gives everything back, whenever a signal is pending
 // (kernels before 6.10): under a busy interval timer it would never end. With signals held back for
 // a piece it always does. A SIGXFSZ that the call itself raised is taken out of the queue again.
-int reserve_piece(int fd, uint64_t offset, uint64_t bytes) {
+int reserve_piece(int fd, uint64_t offset, uint64_t bytes, HugePages* pages) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (pages->refusal == 0) {
+    const HugePages piece = fill_with_huge_pages(fd, offset, bytes);
+    pages->bytes += piece.bytes;
+    pages->refusal = piece.refusal;
+  }
+  // Takes what is still missing, all of it where there are no large pages.
   int error = EINTR;
   while (error == EINTR) {
     error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
@@ -57,7 +63,8 @@ Result<uint64_t> free_bytes_of(int fd) {
   return static_cast<uint64_t>(info.f_bavail) * static_cast<uint64_t>(info.f_bsize);
 }
 
-Status reserve_space(int fd, uint64_t bytes, const std::string& what) {
+Status reserve_space(int fd, uint64_t bytes, const std::string& what, HugePages* pages) {
+  *pages = {};
   const Result<uint64_t> free = free_bytes_of(fd);
   const uint64_t free_bytes = free.is_ok() ? free.value() : 0;
   struct statfs info {};
@@ -67,7 +74,7 @@ Status reserve_space(int fd, uint64_t bytes, const std::string& what) {
   if (sized && free.is_ok() && bytes > free_bytes) return no_space(what, bytes, free_bytes, ENOSPC);
   if (bytes > static_cast<uint64_t>(INT64_MAX)) return no_space(what, bytes, free_bytes, EFBIG);
   for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    const int error = reserve_piece(fd, at, std::min(kPieceBytes, bytes - at));
+    const int error = reserve_piece(fd, at, std::min(kPieceBytes, bytes - at), pages);
     if (error == 0) continue;
     if (error == ENOSPC || error == EFBIG || error == ENOMEM || error == EDQUOT) {
       return no_space(what, bytes, free_bytes, error);

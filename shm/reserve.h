@@ -6,12 +6,14 @@
 #include <string>
 
 #include "shm/contract/status.h"
+#include "shm/huge_pages.h"
 
 namespace optlease {
 
-// Gives `fd` (an empty file) `bytes` of reserved, zero-filled space. `what` names it in the error:
-// NoSpace with needed, free and the place to look.
-Status reserve_space(int fd, uint64_t bytes, const std::string& what);
+// Gives `fd` (an empty file) `bytes` of reserved, zero-filled space, in 2 MiB pages as far as the
+// kernel has them, and says in `*pages` how far. `what` names it in the error: NoSpace with needed,
+// free and the place to look.
+Status reserve_space(int fd, uint64_t bytes, const std::string& what, HugePages* pages);
 
 // Bytes free on the file system that holds `fd`.
 Result<uint64_t> free_bytes_of(int fd);

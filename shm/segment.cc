@@ -26,6 +26,7 @@ struct Segment::Impl {
   bip::shared_memory_object object;
   bip::mapped_region region;
   uint64_t bytes = 0;
+  HugePages pages;
 
   int fd() const { return object.get_mapping_handle().handle; }
 };
@@ -102,7 +103,10 @@ Status open_object(const std::string& name, const char* what, Open open) {
 Status map_object(const bip::shared_memory_object& object, bip::mode_t mode, uint64_t bytes,
                   const std::string& name, bip::mapped_region* region) {
   try {
-    *region = bip::mapped_region(object, mode, 0, bytes);
+    AddressRange range(bytes);
+    *region = bip::mapped_region(object, mode, 0, bytes, range.at(),
+                                 range.at() != nullptr ? MAP_FIXED : bip::default_map_options);
+    range.release();
     return Status::ok();
   } catch (const bip::interprocess_exception& e) {
     return from_errno(e.get_native_error(),
@@ -134,7 +138,7 @@ Result<Segment> Segment::create(const std::string& name, uint64_t bytes) {
   }));
   KILL_POINT("segment.created");
   // Boost's truncate() would only set a length; the space itself is taken here.
-  Status made = reserve_space(impl->fd(), bytes, path_of(name));
+  Status made = reserve_space(impl->fd(), bytes, path_of(name), &impl->pages);
   KILL_POINT("segment.reserved");
   if (made.is_ok()) made = map_object(impl->object, bip::read_write, bytes, name, &impl->region);
   KILL_POINT("segment.mapped");
@@ -172,6 +176,7 @@ Result<Segment> Segment::open(const std::string& name, Access access) {
 
 void* Segment::data() const { return impl_->region.get_address(); }
 uint64_t Segment::bytes() const { return impl_->bytes; }
+HugePages Segment::huge_pages() const { return impl_->pages; }
 void Segment::unmap() { impl_->region = bip::mapped_region(); }
 int Segment::fd() const { return impl_->fd(); }
 const std::string& Segment::name() const { return impl_->name; }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shm/contract/status.h"
+#include "shm/huge_pages.h"
 
 namespace optlease {
 
@@ -26,6 +27,7 @@ class Segment {
 
   void* data() const;  // null after unmap()
   uint64_t bytes() const;
+  HugePages huge_pages() const;  // what its creation got; nothing is known of an opened one
   // Ends the mapping; the descriptor, and with it the space, stays ours.
   void unmap();
   int fd() const;  // owned by the segment; -1 never

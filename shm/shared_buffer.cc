@@ -55,12 +55,15 @@ Result<MappedBuffer> MappedBuffer::map(int fd, uint64_t bytes) {
         format("a shared buffer should have %llu bytes and has %lld",
                static_cast<unsigned long long>(bytes), static_cast<long long>(info.st_size))};
   }
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  AddressRange range(bytes);
+  void* data = ::mmap(range.at(), bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | (range.at() != nullptr ? MAP_FIXED : 0), fd, 0);
   if (data == MAP_FAILED) {
     return Status{errno == ENOMEM ? StatusCode::kNoSpace : StatusCode::kIo,
                   format("mmap of a shared buffer of %llu bytes: %s",
                          static_cast<unsigned long long>(bytes), ::strerror(errno))};
   }
+  range.release();
   buffer.data_ = data;
   buffer.bytes_ = bytes;
   return buffer;
@@ -77,7 +80,8 @@ Result<UniqueFd> create_memfd(const std::string& name, uint64_t bytes) {
     return Status{StatusCode::kIo,
                   format("memfd_create(%s): %s", shown.c_str(), ::strerror(errno))};
   }
-  OPTLEASE_TRY(reserve_space(fd.get(), bytes, "shared buffer " + name));
+  HugePages pages;
+  OPTLEASE_TRY(reserve_space(fd.get(), bytes, "shared buffer " + name, &pages));
   // Nobody who maps it can then be made to fault by a peer that resizes it.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Status{StatusCode::kIo,
