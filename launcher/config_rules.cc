@@ -22,7 +22,7 @@ class Rules {
   void check_spaces();
   void check_space_use();
   void check_learning_rate();
-  void check_offload();
+  void check_main_form();
   void check_gradients();
   void check_trainer();
   void check_restart();
@@ -257,14 +257,23 @@ void Rules::check_learning_rate() {
   }
 }
 
-void Rules::check_offload() {
-  if (!given("offload", "fraction")) return;
-  const double fraction = find("offload", "fraction")->number;
-  if (fraction != 1.0) {
-    refuse("offload", "fraction",
-           format("found %g, allowed: 1.0. All optimizer state is offloaded; keeping a part of "
-                  "it on the device is not supported",
-                  fraction));
+// The parameter is the upper half of the main weight: there is nowhere else to keep it.
+void Rules::check_main_form() {
+  if (config_.split.main != MainForm::kBf16Remainder) return;
+  const std::string need = "main = \"bf16+remainder\" needs BF16 parameters: ";
+  const ConfigValue* array = root_.find("spaces");
+  for (size_t i = 0; i < config_.spaces.size(); ++i) {
+    const DType dtype = config_.spaces[i].param_dtype;
+    if (dtype == DType::kBF16) continue;
+    if (item_given(array, i, "param_dtype")) {
+      refuse_item(array, "spaces", i, "param_dtype",
+                  need + "found " + name_of(dtype) + "; set it to \"BF16\"");
+      continue;
+    }
+    refuse("optimizer", "main",
+           need + "those of space '" + config_.spaces[i].name + "' are " + name_of(dtype) +
+               "; set model.param_dtype = \"BF16\"");
+    return;
   }
 }
 
@@ -375,7 +384,7 @@ void check_rules(const std::string& file, const ConfigValue& root, const Config&
   rules.check_spaces();
   rules.check_parameters();
   rules.check_learning_rate();
-  rules.check_offload();
+  rules.check_main_form();
   rules.check_gradients();
   rules.check_trainer();
   rules.check_restart();

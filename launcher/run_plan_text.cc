@@ -68,10 +68,14 @@ std::string arenas_text(const JobPlan& plan) {
         (arena.chunks.size() + plan.segment.window_chunks - 1) / plan.segment.window_chunks;
     text += format(
         "  rank %u: %s of state in %zu chunks (%zu windows of %u); %u slots of %s; "
-        "staging %s\n",
+        "staging %s%s\n",
         r, bytes_text(arena.state_bytes).c_str(), arena.chunks.size(), windows,
         plan.segment.window_chunks, arena.slot_count, bytes_text(arena.slot_bytes).c_str(),
-        bytes_text(plan.staging_budget_bytes(Rank(r))).c_str());
+        bytes_text(plan.staging_budget_bytes(Rank(r))).c_str(),
+        !arena.split.has_resident()
+            ? ""
+            : ("; " + bytes_text(arena.resident_slot_bytes) + " of each slot stay on the device")
+                  .c_str());
   }
   return text;
 }
@@ -105,6 +109,7 @@ Json rank_json(const JobPlan& plan, Rank rank) {
           {"chunks", arena.chunks.size()},
           {"slots", arena.slot_count},
           {"slot_bytes", arena.slot_bytes},
+          {"resident_slot_bytes", arena.resident_slot_bytes},
           {"staging_bytes", plan.staging_budget_bytes(rank)}};
 }
 

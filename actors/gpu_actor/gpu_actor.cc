@@ -97,9 +97,8 @@ Status GpuActor::open_parts() {
                                          arena_.slot_bytes * plan_.segment.window_chunks));
   OPTLEASE_TRY(open_window());
   const SegmentPlan& segment = plan_.segment;
-  OPTLEASE_TRY(device_->adopt_host_memory(
-      arena_memory(*window_, rank_, arena_,
-                   segment.window_chunks * (segment.prefetch_windows + 1))));
+  OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
+      *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
   OPTLEASE_TRY(open_buffers());
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
@@ -109,7 +108,10 @@ Status GpuActor::open_parts() {
   limits.window_chunks = plan_.segment.window_chunks;
   limits.staging_buffers = plan_.staging_buffers;
   limits.leases_ahead = plan_.segment.prefetch_windows + 1;
-  pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, limits, *this);
+  const ResidentSlots resident =
+      buffers_->resident() == nullptr ? ResidentSlots{} : buffers_->resident()->slots();
+  pipeline_ =
+      std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, resident, limits, *this);
   Result<CollectiveParts> parts =
       make_collective_parts(plan_.device, rank_, directory_.group_directory());
   if (!parts.is_ok()) return parts.status();
@@ -118,26 +120,6 @@ Status GpuActor::open_parts() {
                                                std::move(parts.value().math), worker_fd_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
   return Status::ok();
-}
-
-// The store may be a little later than its actors, or be restarting.
-Status GpuActor::open_window() {
-  const Deadline deadline =
-      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
-  while (true) {
-    Result<ChunkWindow> window =
-        ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
-    if (window.is_ok()) {
-      window_.emplace(std::move(window).value());
-      return Status::ok();
-    }
-    const StatusCode code = window.status().code();
-    if ((code != StatusCode::kNotFound && code != StatusCode::kBusy) || deadline.passed() ||
-        lifeline_.closed()) {
-      return window.status();
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
 }
 
 ChunkFacts GpuActor::chunk_facts() {
@@ -175,6 +157,7 @@ ExitCode GpuActor::run() {
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
   save_shards_at_end();
+  save_resident_at_end();
   const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
   log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
   return *exit_code_;
@@ -186,7 +169,8 @@ void GpuActor::wait_for_events() {
   set.fds = {device_->completion_fd(), worker_fd_};
   if (lifeline_.fd() >= 0) set.fds.push_back(lifeline_.fd());
   std::vector<bool> ready;
-  const Status polled = poll_sockets(set, kTurnMsMax, &ready);
+  const int wait_ms = save_wanted_ == kNoStep ? kTurnMsMax : 0;
+  const Status polled = poll_sockets(set, wait_ms, &ready);
   if (!polled.is_ok()) end(ExitCode::kIo, polled.text());
   device_->drain_completions();
   uint64_t count = 0;
@@ -211,6 +195,7 @@ void GpuActor::turn() {
   if (!pipeline_->failure().is_ok() && !exit_code_) {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
+  save_resident_some();
   if (pipeline_->idle()) machine_->on_run_over();
   for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
   desk_->answer(desk_facts(), window_->view());
@@ -266,6 +251,9 @@ void GpuActor::start_run(const NextAction& action) {
       space.factors = make_adam_factors(record->groups[spec.group], record->update_count,
                                         record->grad_coefficient * average_of(plan_, spec));
     }
+  }
+  if (buffers_->resident() != nullptr && action.run != RunKind::kRepublish) {
+    buffers_->resident()->begin_writing();
   }
   FillInitial fill;
   if (action.run == RunKind::kInitialise) {

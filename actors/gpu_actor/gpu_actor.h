@@ -45,6 +45,9 @@ class GpuActor final : public PipelinePort {
   static bool told_to_end();
   Step step_to_finish() const;
   void save_shards_at_end();
+  void on_save_resident(Step step);
+  void save_resident_some();
+  void save_resident_at_end();
   ChunkFacts chunk_facts();
 
   // The loop.
@@ -111,6 +114,8 @@ class GpuActor final : public PipelinePort {
   std::vector<uint32_t> rehearsals_left_;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
   StepOverrides overrides_;
+  Step save_wanted_ =
+      kNoStep;  // the committed step as of which the store wants resident slots saved
   std::optional<ExitCode> exit_code_;
   std::string exit_reason_;
 

@@ -22,6 +22,7 @@ void GpuActor::send_to_store(MessageKind kind, const Body& body, std::string_vie
 template void GpuActor::send_to_store(MessageKind, const HelloBody&, std::string_view);
 template void GpuActor::send_to_store(MessageKind, const HeartbeatBody&, std::string_view);
 template void GpuActor::send_to_store(MessageKind, const PublishedBody&, std::string_view);
+template void GpuActor::send_to_store(MessageKind, const StepBody&, std::string_view);
 
 void GpuActor::receive_from_store() {
   Message message;
@@ -53,6 +54,7 @@ void GpuActor::on_store_message(const Decoded& frame) {
     return pipeline_->on_commit_reply(frame.as<CommitReplyBody>());
   }
   if (kind == MessageKind::kStepCommitted) return on_step_committed(frame.as<StepBody>());
+  if (kind == MessageKind::kSaveResident) return on_save_resident(frame.as<StepBody>().step);
   if (kind == MessageKind::kStopActor) return end(ExitCode::kOk, "the host store said stop");
   log_warn("host store: %s is no message to an actor", name_of(kind));
 }
@@ -252,6 +254,7 @@ ActorTelemetry GpuActor::telemetry() const {
   t.staging_bytes = device_->staging_bytes();
   t.staging_peak_bytes = device_->staging_bytes();  // made once, never grown
   t.staging_budget_bytes = plan_.staging_budget_bytes(rank_);
+  t.resident_bytes = arena_.resident_slot_bytes * arena_.slot_count;
   t.steps_total = steps_done_;
   t.steps_skipped_total = steps_skipped_;
   t.step_seconds = last_step_seconds_;

@@ -45,6 +45,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kPublished: return "Published";
     case MessageKind::kHeartbeat: return "Heartbeat";
     case MessageKind::kCorruptChunk: return "CorruptChunk";
+    case MessageKind::kResidentSaved: return "ResidentSaved";
     case MessageKind::kWelcome: return "Welcome";
     case MessageKind::kGroupFormed: return "GroupFormed";
     case MessageKind::kGroupBroken: return "GroupBroken";
@@ -56,6 +57,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kStepCommitted: return "StepCommitted";
     case MessageKind::kRefused: return "Refused";
     case MessageKind::kStopActor: return "StopActor";
+    case MessageKind::kSaveResident: return "SaveResident";
     case MessageKind::kIncarnationStarted: return "IncarnationStarted";
     case MessageKind::kIncarnationLost: return "IncarnationLost";
     case MessageKind::kIncarnationReaped: return "IncarnationReaped";
@@ -106,6 +108,8 @@ uint32_t body_bytes_of(MessageKind kind) {
     case MessageKind::kStepOpen:
     case MessageKind::kStepCommitted:
     case MessageKind::kStopActor:
+    case MessageKind::kSaveResident:
+    case MessageKind::kResidentSaved:
       return sizeof(StepBody);
     case MessageKind::kLeaseGrant:
       return sizeof(LeaseGrantBody);

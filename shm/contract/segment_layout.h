@@ -26,6 +26,7 @@ namespace optlease {
 inline constexpr uint64_t kSegmentMagic = 0x004745534c54504full;  // "OPTLSEG\0"
 inline constexpr uint64_t kArenaMagic = 0x004e52414c54504full;    // "OPTLARN\0"
 inline constexpr uint64_t kSavedShardsMagic = 0x004448534c54504full;  // "OPTLSHD\0"
+inline constexpr uint64_t kResidentMagic = 0x005345524c54504full;     // "OPTLRES\0"
 inline constexpr uint32_t kSegmentVersion = 1;
 
 enum class SegmentState : uint32_t {
@@ -90,7 +91,8 @@ struct SpaceRecord {
   uint32_t grad_dtype;
   uint32_t group;
   uint32_t array_count;        // kAdamArrayCount
-  uint64_t reserved_zero[1];
+  uint32_t main_form;          // MainForm; the same in all spaces
+  uint32_t resident_millionths;  // StateSplit's; the same in all spaces
 };
 static_assert(sizeof(SpaceRecord) == 128 && std::is_trivially_copyable_v<SpaceRecord>,
               "bump kSegmentVersion");
@@ -206,6 +208,31 @@ static_assert(sizeof(SavedShardsHeader) == 64 && std::is_trivially_copyable_v<Sa
               "bump kSegmentVersion");
 inline constexpr uint64_t kSavedShardsOffset = kPageBytes;
 
+// A rank's resident segment: this header in the first page, then slot_count slots, each the
+// resident part of the arena's slot of the same index (state_split.h). On the cpu device these are
+// the slots that kernels work on; on another device, whose resident slots lie in its own memory,
+// they are their image.
+struct ResidentHeader {
+  uint64_t magic;              // kResidentMagic
+  uint32_t version;            // kSegmentVersion
+  uint32_t rank;
+  uint8_t job_id[16];
+  uint64_t slot_bytes;
+  uint32_t slot_count;
+  uint32_t reserved_zero;
+  uint64_t total_bytes;
+  uint64_t checksum;           // FNV-1a of the bytes before it
+  // Written by the rank's actor.
+  std::atomic<int64_t> step;   // committed when the slots were last saved; kNoStep: never saved
+  std::atomic<uint32_t> whole; // 1: the slots hold what the device's hold. 0 before the device's
+                               // are first written after a saving
+  uint32_t reserved_zero_2;
+};
+static_assert(sizeof(ResidentHeader) == 80 && offsetof(ResidentHeader, checksum) == 56 &&
+                  offsetof(ResidentHeader, whole) == 72,
+              "bump kSegmentVersion");
+inline constexpr uint64_t kResidentSlotsOffset = kPageBytes;
+
 constexpr uint64_t encode_commit_word(Step version, uint32_t bank) {
   return (static_cast<uint64_t>(version + 1) << 1) | bank;
 }
@@ -223,5 +250,8 @@ uint64_t checksum_of(const ArenaHeader& header);
 // Null, or the broken rule in words: nothing whole was saved there by this job's rank.
 const char* why_invalid(const SavedShardsHeader& header, uint64_t actual_bytes);
 uint64_t checksum_of(const SavedShardsHeader& header);
+// Whether `whole` is set is another question.
+const char* why_invalid(const ResidentHeader& header, uint64_t actual_bytes);
+uint64_t checksum_of(const ResidentHeader& header);
 
 }  // namespace optlease

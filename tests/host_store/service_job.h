@@ -35,7 +35,9 @@ class ServiceJob {
  public:
   static constexpr uint32_t kRanks = 2;
 
-  ServiceJob() : plan_(fake_segment_plan("service-test", kRanks, 7)) {
+  explicit ServiceJob(const StateSplit& split = {})
+      : plan_(fake_segment_plan("service-test", kRanks, 7)) {
+    plan_.split = split;
     static std::atomic<int> serial{0};
     const std::string base =
         format("/optlease-test-store.%d.%d", static_cast<int>(::getpid()), serial++);
