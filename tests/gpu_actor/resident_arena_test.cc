@@ -6,6 +6,8 @@
 namespace optlease {
 namespace {
 
+class ResidentArenaTest : public RankBuffersTest {};
+
 TEST_F(ResidentArenaTest, HaveNoResidentSlotsWhereAllOfTheStateIsTheHosts) {
   RankBuffers buffers = opened(kNoStep);
   EXPECT_EQ(buffers.resident(), nullptr);
