@@ -170,7 +170,8 @@ void GpuActor::wait_for_events() {
   set.fds = {device_->completion_fd(), worker_fd_};
   if (lifeline_.fd() >= 0) set.fds.push_back(lifeline_.fd());
   std::vector<bool> ready;
-  const int wait_ms = save_wanted_ == kNoStep ? kTurnMsMax : 0;
+  const bool saves = save_wanted_ != kNoStep && pipeline_->writes_nothing();
+  const int wait_ms = saves ? 0 : kTurnMsMax;
   const Status polled = poll_sockets(set, wait_ms, &ready);
   if (!polled.is_ok()) end(ExitCode::kIo, polled.text());
   device_->drain_completions();

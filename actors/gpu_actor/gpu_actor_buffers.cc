@@ -152,7 +152,7 @@ void GpuActor::save_resident_some() {
     save_wanted_ = kNoStep;  // the job moved on: whoever asked is gone
     return;
   }
-  if (!pipeline_->drained()) return;
+  if (!pipeline_->writes_nothing()) return;
   if (ResidentArena* resident = buffers_->resident()) {
     const Result<bool> saved = resident->save_some(save_wanted_, buffers_->memory());
     if (!saved.is_ok()) return end(exit_code_for(saved.status()), saved.status().text());

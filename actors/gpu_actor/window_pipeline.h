@@ -123,6 +123,8 @@ class WindowPipeline {
   // only once drained().
   void abandon();
   bool drained();
+  // Nothing enqueued writes a slot. A prefetch only reads: it may wait for its step for long.
+  bool writes_nothing() { return prefetching_ || drained(); }
   // Which window waits for what: for diagnosis.
   std::string describe() const;
   // When the run last moved; the actor's deadline.

@@ -342,6 +342,7 @@ void StoreService::commit_step(Step step) {
   store_.set_step_committed(step);
   count_skipped();
   record_.reset();
+  credits_.forget_up_to(step);
   log_debug("step %lld is committed", num(step));
   broadcast(MessageKind::kStepCommitted, StepBody{step});
 }

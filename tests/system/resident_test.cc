@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -79,14 +80,15 @@ TEST(Resident, AnyChunkSizeGivesTheDigestOfNone) {
   }
 }
 
-// A kill of each role at every phase, in one run.
+// A kill of each role at every phase, in one run; those before a step is open and between its answer
+// and its commit included.
 void kill_at_every_phase(const std::vector<std::string>& split, const std::string& role) {
   SCOPED_TRACE(words_of(split) + role);
   SystemJob job("phases");
   job.use("synthetic.toml", job_with(split));
   int64_t step = 3;
   for (const char* phase : {"before_lease", "copy_in", "update", "copy_out", "before_commit",
-                            "after_commit", "between_steps"}) {
+                            "after_commit", "between_steps", "prepared", "answered"}) {
     step += step == 7 ? 1 : 0;  // nothing streams in a skipped step
     job.rehearse(role, 1, step, phase, 1);
     step += 3;
@@ -94,7 +96,7 @@ void kill_at_every_phase(const std::vector<std::string>& split, const std::strin
   const Json report = job.run();
   ASSERT_TRUE(report.is_object());
   EXPECT_EQ(digest_of(report), oracle());
-  EXPECT_EQ(report["rehearsals"]["done"], 7);
+  EXPECT_EQ(report["rehearsals"]["done"], 9);
   EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
 }
 
@@ -124,6 +126,9 @@ TEST(Resident, TrainersGoOnFromTheSameBitsWithRemainders) {
   job.rehearse("gpu_actor", 0, 5, "update", 0);
   job.rehearse("gpu_actor", 1, 10, "between_steps", 1);
   job.rehearse("host_store", 0, 15, "before_commit", 1);
+  job.rehearse("gpu_actor", 0, 17, "prepared", 1);
+  job.rehearse("trainer", 1, 18, "answered", 0);
+  job.rehearse("gpu_actor", 1, 19, "answered", 1);
   EXPECT_EQ(digest_of(job.run()), undisturbed);
 }
 
@@ -144,6 +149,26 @@ TEST(Resident, ResumesAfterEveryProcessOfTheNodeIsKilledAtOnce) {
     for (int i = 0; i < 500 && !job.processes().empty(); ++i) poll(nullptr, 0, 10);
   }
   EXPECT_EQ(digest_of(job.run({"--resume"})), oracle("300"));
+}
+
+// The name goes, the bytes stay with those who have them: the job is told, and they are put back.
+TEST(Resident, SlotsWhoseNameWasRemovedArePutBackAndTheJobGoesOn) {
+  SystemJob job("removed");
+  job.use("synthetic.toml", job_with({kRemainder, "offload.fraction=0.6", "job.steps=100000"}));
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(5));
+  for (const std::string& segment : job.segments()) {
+    if (segment.ends_with(".d1")) std::filesystem::remove(segment);
+  }
+  kill(job.pid_of("gpu_actor", 1), SIGKILL);
+  const CommandResult ended = job.wait(60);
+  EXPECT_EQ(ended.exit_code, static_cast<int>(ExitCode::kCorruptState)) << ended.output;
+  EXPECT_NE(ended.output.find("the resident part of its state is not there"), std::string::npos)
+      << ended.output;
+  EXPECT_NE(ended.output.find("is put back"), std::string::npos) << ended.output;
+  const int64_t step = job.report()["steps_committed"].get<int64_t>();
+  job.start({"--resume"});
+  EXPECT_TRUE(job.wait_for_step(step + 3));
 }
 
 // What follows the header of a safetensors file.
