@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "kernels/adam_math.h"
 #include "tests/support/in_process_job.h"
@@ -191,8 +192,7 @@ TEST(PrefetchOfCorruptState, IsNoticedWhenItIsUpdatedAndNeverFinal) {
 Status first_step(InProcessJob& job) {
   const std::vector<float> grads = gradients(1);
   const GroupParams adam{1e-3, 0.9, 0.95, 1e-8, 0, static_cast<uint32_t>(Rule::kAdam), 0};
-  const Status status =
-      job.run(RunKind::kUpdate, 1, make_adam_factors(adam, 1, 1), grads.data());
+  const Status status = job.run(RunKind::kUpdate, 1, make_adam_factors(adam, 1, 1), grads.data());
   if (!status.is_ok()) job.restart_actor();  // its streams end before the gradients do
   return status;
 }

@@ -80,8 +80,8 @@ TEST(Resident, AnyChunkSizeGivesTheDigestOfNone) {
   }
 }
 
-// A kill of each role at every phase, in one run; those before a step is open and between its answer
-// and its commit included.
+// A kill of each role at every phase, in one run; those before a step is open and between its
+// answer and its commit included.
 void kill_at_every_phase(const std::vector<std::string>& split, const std::string& role) {
   SCOPED_TRACE(words_of(split) + role);
   SystemJob job("phases");
