@@ -72,7 +72,8 @@ TEST_P(Prefetch, LeasesAndCopiesInWhatStagingHoldsAndChangesNothing) {
   const DeviceCounters counters = job.device().counters();
   job.prefetch(1, 20);
   EXPECT_EQ(job.leases().lease_count(kRank), windows_ahead());
-  EXPECT_GT(job.device().counters().bytes_in, counters.bytes_in);
+  const bool travels = layout_of(job.shape().split, kElements).host_bytes > 0;
+  EXPECT_EQ(job.device().counters().bytes_in > counters.bytes_in, travels);
   EXPECT_EQ(job.device().counters().bytes_out, counters.bytes_out);
   EXPECT_TRUE(job.pipeline().idle()) << "no run is under way";
   EXPECT_FALSE(job.pipeline().computed());

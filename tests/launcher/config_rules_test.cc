@@ -31,7 +31,7 @@ TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
       {"remainders of one space's F16 parameters",
        "[optimizer]\nmain = \"bf16+remainder\"\n[[spaces]]\nname = \"dense\"\n"
        "param_dtype = \"F16\"\n",
-       "job.toml:13:15", "spaces.0.param_dtype", "found F16; set it to \"BF16\""},
+       "job.toml:13:15", "spaces.0.param_dtype", "are F16; set it to \"BF16\""},
       {"path without replay", "replay_path = \"g.{step}\"\n", "job.toml:9:15",
        "gradients.replay_path", "replay_path belongs to \"replay\""},
       {"nonfinite step past the end", "nonfinite_steps = [11]\n", "job.toml:9:19",

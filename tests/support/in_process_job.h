@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,13 @@ struct InProcessShape {
   char* device_resident = nullptr;  // where the device is not the CPU: its resident slots, and
   std::function<std::vector<char>()> take_resident;  // their bytes in host memory
 };
+
+// Names of tests: without it they hold addresses, another one each time.
+inline void PrintTo(const InProcessShape& shape, std::ostream* out) {
+  *out << shape.elements << " elements, chunks of " << shape.chunk_size_bytes << " B, windows of "
+       << shape.window_chunks << ", " << shape.staging_buffers << " buffers, main "
+       << name_of(shape.split.main) << ", resident " << shape.split.resident_millionths;
+}
 
 class InProcessJob final : public PipelinePort {
  public:
