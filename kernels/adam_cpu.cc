@@ -16,15 +16,30 @@ AdamSpan span_of(const AdamChunk& chunk, uint64_t begin, uint64_t end) {
   OPTLEASE_CHECK(begin <= end && end <= chunk.elements, "range [%llu, %llu) of %llu elements",
                  static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end),
                  static_cast<unsigned long long>(chunk.elements));
-  const uint64_t stride_words = array_stride_bytes(chunk.elements) / 4;
+  const uint64_t whole = chunk.chunk_elements == 0 ? chunk.elements : chunk.chunk_elements;
+  const uint64_t stride_words = array_stride_bytes(whole) / 4;
+  OPTLEASE_CHECK(chunk.first + chunk.elements <= whole, "elements %llu to %llu of a chunk of %llu",
+                 static_cast<unsigned long long>(chunk.first),
+                 static_cast<unsigned long long>(chunk.first + chunk.elements),
+                 static_cast<unsigned long long>(whole));
   AdamSpan span{};
-  span.main = chunk.main + begin;
+  if (chunk.is_in_halves()) {
+    OPTLEASE_CHECK(chunk.main == nullptr && chunk.main_remainder != nullptr, "main weights twice");
+    OPTLEASE_CHECK(chunk.param == nullptr || chunk.param_dtype == DType::kBF16,
+                   "parameters %s of main weights in halves", name_of(chunk.param_dtype));
+    span.main_rounded = chunk.main_rounded + begin;
+    span.main_remainder = chunk.main_remainder + begin;
+  } else {
+    span.main = chunk.main + begin;
+  }
   span.exp_avg = chunk.exp_avg + begin;
   span.exp_avg_sq = chunk.exp_avg_sq + begin;
   span.grad_dtype = chunk.grad_dtype;
   span.param_dtype = chunk.param_dtype;
   span.elements = end - begin;
-  for (uint32_t a = 0; a < kAdamArrayCount; ++a) span.first_word[a] = a * stride_words + begin;
+  for (uint32_t a = 0; a < kAdamArrayCount; ++a) {
+    span.first_word[a] = a * stride_words + chunk.first + begin;
+  }
   if (chunk.param != nullptr) {
     OPTLEASE_CHECK(bytes_of(chunk.param_dtype) != 0, "parameter dtype %u",
                    static_cast<unsigned>(chunk.param_dtype));

@@ -11,16 +11,26 @@
 
 namespace optlease {
 
-// A chunk in staging memory. No array may overlap another.
+// A chunk, or a range of its elements, in memory of the device. No array may overlap another.
 struct AdamChunk {
-  float* main = nullptr;
+  float* main = nullptr;  // FP32; null where it is in halves
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
   const void* grad = nullptr;
   DType grad_dtype = DType::kF32;
   void* param = nullptr;  // null: no parameters are written
   DType param_dtype = DType::kF32;
-  uint64_t elements = 0;  // of the whole chunk: it decides the arrays' word offsets
+  uint64_t elements = 0;  // here
+  // Where it is a range of a chunk: its first element's place, and the chunk's elements (0: these
+  // are all). They decide the words' places in checksums.
+  uint64_t first = 0;
+  uint64_t chunk_elements = 0;
+  // Main weights in halves (shm/contract/remainder.h). The parameters are then the rounded ones,
+  // and param_dtype is BF16.
+  uint16_t* main_rounded = nullptr;
+  uint16_t* main_remainder = nullptr;
+
+  bool is_in_halves() const { return main_rounded != nullptr; }
 };
 
 // Checksums of the chunk before and after; sums over ranges of one chunk add up, modulo 2^64.
@@ -31,7 +41,7 @@ struct ChunkSums {
 
 ChunkSums adam_update(const AdamChunk& chunk, const AdamFactors& factors);
 
-// The same for elements [begin, end) of the chunk; pointers still name the chunk's first element.
+// The same for elements [begin, end) of `chunk`, whose pointers still name its first element.
 ChunkSums adam_update_range(const AdamChunk& chunk, const AdamFactors& factors, uint64_t begin,
                             uint64_t end);
 

@@ -4,8 +4,7 @@
 #include <cstdint>
 
 #include "kernels/adam_cuda.h"
-#include "kernels/checksum.h"
-#include "kernels/formats.h"
+#include "kernels/adam_device.cuh"
 
 namespace optlease {
 
@@ -14,112 +13,12 @@ uint64_t array_stride_bytes(uint64_t elements);
 
 namespace {
 
+using namespace adam_device;
+
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kWarps = kThreads / 32;
 constexpr uint32_t kBlocksAMultiprocessor = 2;  // as registers allow
-constexpr uint32_t kGroup = 8;                  // elements: 16 bytes of a two-byte format
 constexpr uint32_t kWide = 16;                  // bytes
-
-template <DType kDType>
-using Stored = typename Format<kDType>::Storage;
-
-struct ChunkView {
-  float* main;
-  float* exp_avg;
-  float* exp_avg_sq;
-  const void* grad;
-  void* param;  // may be null
-  uint64_t elements;
-  uint64_t stride_words;  // from one state array to the next, as checksums count
-  bool grad_is_wide;      // 16-byte aligned
-  bool param_is_wide;
-};
-
-struct Sums {
-  uint64_t read;
-  uint64_t written;
-};
-
-// Eight elements in registers: every index below is a constant once loops are unrolled.
-struct Eight {
-  float at[kGroup];
-};
-
-__device__ __forceinline__ Eight load_state(const float* from) {
-  const float4 low = reinterpret_cast<const float4*>(from)[0];
-  const float4 high = reinterpret_cast<const float4*>(from)[1];
-  return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-}
-
-__device__ __forceinline__ void store_state(float* to, const Eight& v) {
-  reinterpret_cast<float4*>(to)[0] = make_float4(v.at[0], v.at[1], v.at[2], v.at[3]);
-  reinterpret_cast<float4*>(to)[1] = make_float4(v.at[4], v.at[5], v.at[6], v.at[7]);
-}
-
-template <DType kDType>
-__device__ __forceinline__ Eight load_eight(const void* array, uint64_t index, bool wide) {
-  const Stored<kDType>* from = static_cast<const Stored<kDType>*>(array) + index;
-  Eight out;
-  if (!wide) {
-#pragma unroll
-    for (uint32_t j = 0; j < kGroup; ++j) out.at[j] = Format<kDType>::load(from[j]);
-    return out;
-  }
-  if constexpr (sizeof(Stored<kDType>) == 4) {
-    return load_state(reinterpret_cast<const float*>(from));
-  } else {
-    const uint4 packed = *reinterpret_cast<const uint4*>(from);
-    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (uint32_t j = 0; j < kGroup; ++j) {
-      out.at[j] = Format<kDType>::load(static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16)));
-    }
-    return out;
-  }
-}
-
-template <DType kDType>
-__device__ __forceinline__ void store_eight(void* array, uint64_t index, bool wide,
-                                            const Eight& values) {
-  Stored<kDType>* to = static_cast<Stored<kDType>*>(array) + index;
-  if (!wide) {
-#pragma unroll
-    for (uint32_t j = 0; j < kGroup; ++j) to[j] = Format<kDType>::store(values.at[j]);
-    return;
-  }
-  if constexpr (sizeof(Stored<kDType>) == 4) {
-    store_state(reinterpret_cast<float*>(to), values);
-  } else {
-    uint32_t words[4];
-#pragma unroll
-    for (uint32_t j = 0; j < 4; ++j) {
-      const uint32_t low = Format<kDType>::store(values.at[2 * j]);
-      const uint32_t high = Format<kDType>::store(values.at[2 * j + 1]);
-      words[j] = low | high << 16;
-    }
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
-  }
-}
-
-__device__ __forceinline__ uint64_t sum_of(const Eight& values, uint64_t first_word) {
-  uint64_t sum = 0;
-#pragma unroll
-  for (uint32_t j = 0; j < kGroup; ++j) sum += checksum_term(bits_of(values.at[j]), first_word + j);
-  return sum;
-}
-
-__device__ __forceinline__ uint64_t sum_of(const ChunkView& c, uint64_t index, const Eight& main,
-                                           const Eight& first, const Eight& second) {
-  return sum_of(main, index) + sum_of(first, c.stride_words + index) +
-         sum_of(second, 2 * c.stride_words + index);
-}
-
-__device__ __forceinline__ uint64_t sum_of(const ChunkView& c, uint64_t index, float main,
-                                           float first, float second) {
-  return checksum_term(bits_of(main), index) +
-         checksum_term(bits_of(first), c.stride_words + index) +
-         checksum_term(bits_of(second), 2 * c.stride_words + index);
-}
 
 __device__ __forceinline__ uint64_t global_ns() {
   uint64_t ns;
@@ -164,7 +63,7 @@ __device__ __forceinline__ void finish(Sums sums, uint64_t started_ns, AdamCudaS
   atomicExch(&scratch->blocks_done, 0u);
 }
 
-template <DType kGrad, DType kParam>
+template <DType kGrad, DType kParam, Main kMain>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     update_kernel(ChunkView c, AdamFactors factors, AdamCudaScratch* scratch,
                   AdamCudaResult* result) {
@@ -174,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const uint64_t whole = c.elements / kGroup * kGroup;
   Sums sums = {0, 0};
   for (uint64_t i = thread * kGroup; i < whole; i += threads * kGroup) {
-    Eight main = load_state(c.main + i);
+    Eight main = load_main<kMain>(c, i);
     Eight first = load_state(c.exp_avg + i);
     Eight second = load_state(c.exp_avg_sq + i);
     const Eight grad = load_eight<kGrad>(c.grad, i, c.grad_is_wide);
@@ -184,28 +83,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
       adam_element(main.at[j], first.at[j], second.at[j], grad.at[j], factors);
     }
     sums.written += sum_of(c, i, main, first, second);
-    store_state(c.main + i, main);
+    store_main<kMain>(c, i, main);
     store_state(c.exp_avg + i, first);
     store_state(c.exp_avg_sq + i, second);
-    if (c.param != nullptr) store_eight<kParam>(c.param, i, c.param_is_wide, main);
+    if (c.param != nullptr) store_params<kMain, kParam>(c, i, main);
   }
   if (const uint64_t i = whole + thread; i < c.elements) {
-    float main = c.main[i], first = c.exp_avg[i], second = c.exp_avg_sq[i];
+    float main = load_one_main<kMain>(c, i), first = c.exp_avg[i], second = c.exp_avg_sq[i];
     sums.read += sum_of(c, i, main, first, second);
     adam_element(main, first, second,
                  Format<kGrad>::load(static_cast<const Stored<kGrad>*>(c.grad)[i]), factors);
     sums.written += sum_of(c, i, main, first, second);
-    c.main[i] = main;
+    store_one_main<kMain>(c, i, main);
     c.exp_avg[i] = first;
     c.exp_avg_sq[i] = second;
-    if (c.param != nullptr) {
-      static_cast<Stored<kParam>*>(c.param)[i] = Format<kParam>::store(main);
-    }
+    if (c.param != nullptr) store_one_param<kMain, kParam>(c, i, main);
   }
   finish(sums, started_ns, scratch, result);
 }
 
-template <DType kParam>
+template <DType kParam, Main kMain>
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     republish_kernel(ChunkView c, AdamCudaScratch* scratch, AdamCudaResult* result) {
   const uint64_t started_ns = global_ns();
@@ -214,13 +111,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const uint64_t whole = c.elements / kGroup * kGroup;
   uint64_t read = 0;
   for (uint64_t i = thread * kGroup; i < whole; i += threads * kGroup) {
-    const Eight main = load_state(c.main + i);
+    const Eight main = load_main<kMain>(c, i);
     read += sum_of(c, i, main, load_state(c.exp_avg + i), load_state(c.exp_avg_sq + i));
-    store_eight<kParam>(c.param, i, c.param_is_wide, main);
+    store_params<kMain, kParam>(c, i, main);
   }
   if (const uint64_t i = whole + thread; i < c.elements) {
-    read += sum_of(c, i, c.main[i], c.exp_avg[i], c.exp_avg_sq[i]);
-    static_cast<Stored<kParam>*>(c.param)[i] = Format<kParam>::store(c.main[i]);
+    const float main = load_one_main<kMain>(c, i);
+    read += sum_of(c, i, main, c.exp_avg[i], c.exp_avg_sq[i]);
+    store_one_param<kMain, kParam>(c, i, main);
   }
   finish({read, read}, started_ns, scratch, result);
 }
@@ -238,21 +136,32 @@ bool is_dtype(DType dtype) {
 uintptr_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 ChunkView view_of(const AdamChunk& chunk) {
+  const uint64_t whole = chunk.chunk_elements == 0 ? chunk.elements : chunk.chunk_elements;
   return {chunk.main,
+          chunk.main_rounded,
+          chunk.main_remainder,
           chunk.exp_avg,
           chunk.exp_avg_sq,
           chunk.grad,
           chunk.param,
           chunk.elements,
-          array_stride_bytes(chunk.elements) / 4,
+          chunk.first,
+          array_stride_bytes(whole) / 4,
           aligned(chunk.grad, kWide),
           aligned(chunk.param, kWide)};
 }
 
+bool usable_main(const AdamChunk& chunk) {
+  if (!chunk.is_in_halves()) return chunk.main != nullptr && aligned(chunk.main, kWide);
+  return chunk.main == nullptr && chunk.main_remainder != nullptr &&
+         aligned(chunk.main_rounded, kWide) && aligned(chunk.main_remainder, kWide) &&
+         (chunk.param == nullptr || chunk.param_dtype == DType::kBF16);
+}
+
 bool usable_state(const AdamChunk& chunk) {
-  return chunk.elements == 0 || (chunk.main != nullptr && chunk.exp_avg != nullptr &&
-                                 chunk.exp_avg_sq != nullptr && aligned(chunk.main, kWide) &&
-                                 aligned(chunk.exp_avg, kWide) && aligned(chunk.exp_avg_sq, kWide));
+  return chunk.elements == 0 ||
+         (usable_main(chunk) && chunk.exp_avg != nullptr && chunk.exp_avg_sq != nullptr &&
+          aligned(chunk.exp_avg, kWide) && aligned(chunk.exp_avg_sq, kWide));
 }
 
 bool usable_param(const AdamChunk& chunk) {
@@ -269,41 +178,45 @@ using UpdateKernel = void (*)(ChunkView, AdamFactors, AdamCudaScratch*, AdamCuda
 using RepublishKernel = void (*)(ChunkView, AdamCudaScratch*, AdamCudaResult*);
 
 template <DType kGrad>
-UpdateKernel update_kernel_to(DType param) {
+UpdateKernel update_kernel_to(DType param, Main main) {
+  if (main == Main::kHalves) return update_kernel<kGrad, DType::kBF16, Main::kHalves>;
   switch (param) {
     case DType::kF32:
-      return update_kernel<kGrad, DType::kF32>;
+      return update_kernel<kGrad, DType::kF32, Main::kF32>;
     case DType::kBF16:
-      return update_kernel<kGrad, DType::kBF16>;
+      return update_kernel<kGrad, DType::kBF16, Main::kF32>;
     case DType::kF16:
-      return update_kernel<kGrad, DType::kF16>;
+      return update_kernel<kGrad, DType::kF16, Main::kF32>;
   }
   return nullptr;
 }
 
-UpdateKernel update_kernel_of(DType grad, DType param) {
+UpdateKernel update_kernel_of(DType grad, DType param, Main main) {
   switch (grad) {
     case DType::kF32:
-      return update_kernel_to<DType::kF32>(param);
+      return update_kernel_to<DType::kF32>(param, main);
     case DType::kBF16:
-      return update_kernel_to<DType::kBF16>(param);
+      return update_kernel_to<DType::kBF16>(param, main);
     case DType::kF16:
-      return update_kernel_to<DType::kF16>(param);
+      return update_kernel_to<DType::kF16>(param, main);
   }
   return nullptr;
 }
 
-RepublishKernel republish_kernel_of(DType param) {
+RepublishKernel republish_kernel_of(DType param, Main main) {
+  if (main == Main::kHalves) return republish_kernel<DType::kBF16, Main::kHalves>;
   switch (param) {
     case DType::kF32:
-      return republish_kernel<DType::kF32>;
+      return republish_kernel<DType::kF32, Main::kF32>;
     case DType::kBF16:
-      return republish_kernel<DType::kBF16>;
+      return republish_kernel<DType::kBF16, Main::kF32>;
     case DType::kF16:
-      return republish_kernel<DType::kF16>;
+      return republish_kernel<DType::kF16, Main::kF32>;
   }
   return nullptr;
 }
+
+Main main_of(const AdamChunk& chunk) { return chunk.is_in_halves() ? Main::kHalves : Main::kF32; }
 
 }  // namespace
 
@@ -316,11 +229,14 @@ cudaError_t preload_adam_cuda() {
   constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
   cudaFuncAttributes ignored;
   cudaError_t error = cudaFuncGetAttributes(&ignored, prepare_kernel);
-  for (DType param : kAll) {
-    if (error == cudaSuccess) error = cudaFuncGetAttributes(&ignored, republish_kernel_of(param));
-    for (DType grad : kAll) {
+  for (Main main : {Main::kF32, Main::kHalves}) {
+    for (DType param : kAll) {
       if (error != cudaSuccess) return error;
-      error = cudaFuncGetAttributes(&ignored, update_kernel_of(grad, param));
+      error = cudaFuncGetAttributes(&ignored, republish_kernel_of(param, main));
+      for (DType grad : kAll) {
+        if (error != cudaSuccess) return error;
+        error = cudaFuncGetAttributes(&ignored, update_kernel_of(grad, param, main));
+      }
     }
   }
   return error;
@@ -333,7 +249,7 @@ cudaError_t adam_update_cuda(const AdamCudaTarget& target, const AdamChunk& chun
       !aligned(chunk.grad, element_bytes(chunk.grad_dtype))) {
     return cudaErrorInvalidValue;
   }
-  const UpdateKernel kernel = update_kernel_of(chunk.grad_dtype, chunk.param_dtype);
+  const UpdateKernel kernel = update_kernel_of(chunk.grad_dtype, chunk.param_dtype, main_of(chunk));
   kernel<<<blocks_for(chunk.elements, target), kThreads, 0, target.stream>>>(
       view_of(chunk), factors, target.scratch, result);
   return cudaGetLastError();
@@ -343,7 +259,7 @@ cudaError_t republish_cuda(const AdamCudaTarget& target, const AdamChunk& chunk,
                            AdamCudaResult* result) {
   const bool has_param = chunk.elements == 0 || chunk.param != nullptr;
   if (!usable_state(chunk) || !usable_param(chunk) || !has_param) return cudaErrorInvalidValue;
-  const RepublishKernel kernel = republish_kernel_of(chunk.param_dtype);
+  const RepublishKernel kernel = republish_kernel_of(chunk.param_dtype, main_of(chunk));
   kernel<<<blocks_for(chunk.elements, target), kThreads, 0, target.stream>>>(
       view_of(chunk), target.scratch, result);
   return cudaGetLastError();

@@ -7,6 +7,7 @@
 
 #include "kernels/checksum.h"
 #include "kernels/formats.h"
+#include "shm/contract/remainder.h"
 
 namespace optlease {
 namespace {
@@ -47,6 +48,27 @@ template <DType kDType>
 OPTLEASE_LOOP add_block(float* __restrict out, const Stored<kDType>* __restrict in,
                         uint64_t elements) {
   for (uint64_t i = 0; i < elements; ++i) out[i] = add_rn(out[i], Format<kDType>::load(in[i]));
+}
+
+using Half = uint16_t __attribute__((may_alias));
+
+OPTLEASE_LOOP join_block(float* __restrict out, const Half* __restrict rounded,
+                         const Half* __restrict remainder, uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) {
+    out[i] = float_of_bits(joined_bits(rounded[i], remainder[i]));
+  }
+}
+
+OPTLEASE_LOOP split_block(Half* __restrict rounded, Half* __restrict remainder,
+                          const float* __restrict in, uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) {
+    rounded[i] = rounded_half(bits_of(in[i]));
+    remainder[i] = remainder_half(bits_of(in[i]));
+  }
+}
+
+OPTLEASE_LOOP copy_block(Half* __restrict out, const Half* __restrict in, uint64_t elements) {
+  for (uint64_t i = 0; i < elements; ++i) out[i] = in[i];
 }
 
 // One register: wider vector types would be kept in memory.
@@ -99,11 +121,34 @@ OPTLEASE_HD_INLINE const Stored<kDType>* stored_at(const void* array, uint64_t i
   return static_cast<const Stored<kDType>*>(array) + index;
 }
 
-uint64_t checksum_of_arrays(const AdamSpan& span, uint64_t at, uint32_t count) {
-  const float* arrays[3] = {span.main, span.exp_avg, span.exp_avg_sq};
+// A block's main weights: where they lie, or joined from their halves for as long as it is in hand.
+class MainBlock {
+ public:
+  MainBlock(const AdamSpan& span, uint64_t at, uint64_t count)
+      : span_(span), at_(at), count_(count) {
+    if (span.main == nullptr) {
+      join_block(joined_, span.main_rounded + at, span.main_remainder + at, count);
+    }
+  }
+  float* data() { return span_.main == nullptr ? joined_ : span_.main + at_; }
+  // Back to where they lie.
+  void store() {
+    if (span_.main != nullptr) return;
+    split_block(span_.main_rounded + at_, span_.main_remainder + at_, joined_, count_);
+  }
+
+ private:
+  const AdamSpan& span_;
+  uint64_t at_;
+  uint64_t count_;
+  float joined_[kBlockElements];
+};
+
+uint64_t checksum_of_arrays(const AdamSpan& span, const float* main, uint64_t at, uint32_t count) {
+  const float* arrays[3] = {main, span.exp_avg + at, span.exp_avg_sq + at};
   uint64_t sum = 0;
   for (int a = 0; a < 3; ++a) {
-    sum += checksum_block(reinterpret_cast<const AliasedWord*>(arrays[a] + at), count,
+    sum += checksum_block(reinterpret_cast<const AliasedWord*>(arrays[a]), count,
                           span.first_word[a] + at);
   }
   return sum;
@@ -138,6 +183,9 @@ void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
 
 void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
   if (span.param == nullptr) return;
+  if (span.main == nullptr) {
+    return copy_block(static_cast<Half*>(span.param) + at, span.main_rounded + at, count);
+  }
   switch (span.param_dtype) {
     case DType::kF32:
       return store_params<DType::kF32>(span, at, count);
@@ -155,10 +203,12 @@ void adam_span(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_r
   uint64_t written = 0;
   for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
     const uint64_t count = least(kBlockElements, span.elements - at);
-    read += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
-    adam_block<kGrad>(span.main + at, span.exp_avg + at, span.exp_avg_sq + at,
+    MainBlock main(span, at, count);
+    read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at,
                       stored_at<kGrad>(span.grad, at), count, factors);
-    written += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
+    written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    main.store();
     store_params(span, at, count);
   }
   *sum_read = read;
@@ -181,7 +231,8 @@ uint64_t republish(const AdamSpan& span) {
   uint64_t sum = 0;
   for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
     const uint64_t count = least(kBlockElements, span.elements - at);
-    sum += checksum_of_arrays(span, at, static_cast<uint32_t>(count));
+    MainBlock main(span, at, count);
+    sum += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
     store_params(span, at, count);
   }
   return sum;

@@ -13,7 +13,9 @@ namespace optlease {
 
 // A range of a chunk: pointers to its first element, and that element's word index in each array.
 struct AdamSpan {
-  float* main;
+  float* main;  // null: in halves
+  uint16_t* main_rounded;
+  uint16_t* main_remainder;
   float* exp_avg;
   float* exp_avg_sq;
   const void* grad;

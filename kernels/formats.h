@@ -86,6 +86,9 @@ OPTLEASE_HD_INLINE uint8_t e5m2_from_f32(float value) {
   return static_cast<uint8_t>(((bits >> 24) & 0x80u) | result);
 }
 
+// Main weights in two halves are in shm/contract/remainder.h, for readers of segments too: their
+// BF16 is rounded to nearest, ties away from zero, so that 16 more bits restore the number.
+
 // How an array of kDType is held in memory, and one element of it as a float. Raw pointers to
 // Storage may alias anything: buffers arrive as bytes.
 template <DType kDType>

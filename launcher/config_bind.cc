@@ -139,6 +139,10 @@ void bind_optimizer(const ConfigValue& root, Config* config) {
       static_cast<uint32_t>(optimizer.text("rule") == "adam" ? Rule::kAdam : Rule::kAdamW);
   config->gradients.max_norm = optimizer.number("max_norm");
   const Section offload("offload", root.find("offload"));
+  // A name that is none was refused already.
+  (void)parse_main_form(optimizer.text("main"), &config->split.main);
+  config->split.resident_millionths =
+      kMillion - static_cast<uint32_t>(std::llround(offload.number("fraction") * kMillion));
   config->chunk_size_bytes =
       static_cast<uint64_t>(std::llround(offload.number("chunk_size_mb") * (1 << 20)));
   config->in_flight_bytes =

@@ -48,6 +48,7 @@ struct Config {
   std::vector<ParameterConfig> parameters;  // never empty after load_config
   std::vector<SpaceConfig> spaces;          // never empty
   GroupParams optimizer{};                  // before lr_scale and weight_decay of a space
+  StateSplit split;                         // optimizer.main, offload.fraction
   uint64_t chunk_size_bytes = 0;            // 0: one chunk a shard
   uint32_t staging_buffers = 0;
   uint32_t window_chunks = 0;

@@ -23,7 +23,7 @@ class Rules {
   void check_space_use();
   void check_learning_rate();
   void check_numa();
-  void check_offload();
+  void check_main_form();
   void check_gradients();
   void check_trainer();
   void check_restart();
@@ -79,9 +79,7 @@ class Rules {
 void Rules::check_job() {
   if (given("job", "name")) {
     const std::string why = why_invalid_job_name(config_.job_name);
-    if (!why.empty()) {
-      refuse("job", "name", "found \"" + config_.job_name + "\": " + why);
-    }
+    if (!why.empty()) refuse("job", "name", "found \"" + config_.job_name + "\": " + why);
   }
   if (config_.device == "cuda" && !cuda_is_built_in()) {
     refuse("ranks", "device",
@@ -92,9 +90,8 @@ void Rules::check_job() {
 
 void Rules::check_model() {
   const bool elements = given("model", "elements");
-  const bool parameters = given("model", "parameters");
   const bool source = !config_.model_source.empty();
-  if (elements && parameters) {
+  if (elements && given("model", "parameters")) {
     refuse("model", "elements", "give elements or [[model.parameters]], not both");
   }
   if (elements && source) {
@@ -267,14 +264,18 @@ void Rules::check_numa() {
       format("found %zu nodes, allowed: one for each of the %u ranks", named, config_.world_size));
 }
 
-void Rules::check_offload() {
-  if (!given("offload", "fraction")) return;
-  const double fraction = find("offload", "fraction")->number;
-  if (fraction != 1.0) {
-    refuse("offload", "fraction",
-           format("found %g, allowed: 1.0. All optimizer state is offloaded; keeping a part of "
-                  "it on the device is not supported",
-                  fraction));
+// The parameter is the upper half of the main weight: there is nowhere else to keep it.
+void Rules::check_main_form() {
+  if (config_.split.main != MainForm::kBf16Remainder) return;
+  const ConfigValue* array = root_.find("spaces");
+  for (size_t i = 0; i < config_.spaces.size(); ++i) {
+    const SpaceConfig& space = config_.spaces[i];
+    if (space.param_dtype == DType::kBF16) continue;
+    const std::string why = "main = \"bf16+remainder\" needs BF16 parameters: those of space '" +
+                            space.name + "' are " + name_of(space.param_dtype) + "; set ";
+    const bool own = item_given(array, i, "param_dtype");
+    if (!own) return refuse("optimizer", "main", why + "model.param_dtype = \"BF16\"");
+    refuse_item(array, "spaces", i, "param_dtype", why + "it to \"BF16\"");
   }
 }
 
@@ -386,7 +387,7 @@ void check_rules(const std::string& file, const ConfigValue& root, const Config&
   rules.check_parameters();
   rules.check_learning_rate();
   rules.check_numa();
-  rules.check_offload();
+  rules.check_main_form();
   rules.check_gradients();
   rules.check_trainer();
   rules.check_restart();

@@ -11,7 +11,6 @@
 namespace optlease {
 namespace {
 
-constexpr uint32_t kMainArray = 0;
 constexpr uint64_t kConvertElements = 1 << 16;
 
 struct Place {

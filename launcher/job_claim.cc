@@ -219,6 +219,14 @@ std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& want
   if (stored.prefetch_windows != wanted.prefetch_windows) {
     return differs("offload.prefetch_windows", stored.prefetch_windows, wanted.prefetch_windows);
   }
+  if (stored.split.main != wanted.split.main) {
+    return std::string("optimizer.main is ") + name_of(wanted.split.main) + ", the state has " +
+           name_of(stored.split.main);
+  }
+  if (stored.split.resident_millionths != wanted.split.resident_millionths) {
+    return differs("millionths of the state that stay on the device (offload.fraction)",
+                   stored.split.resident_millionths, wanted.split.resident_millionths);
+  }
   if (stored.spaces.size() != wanted.spaces.size()) {
     return differs("the number of spaces", stored.spaces.size(), wanted.spaces.size());
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <future>
 
 #include "kernels/checksum.h"
@@ -14,7 +15,7 @@ namespace {
 
 bool is_segment_suffix(const std::string& suffix) {
   if (suffix == "ctl" || suffix == "lock") return true;
-  if (suffix.size() < 2 || (suffix[0] != 'r' && suffix[0] != 'g')) return false;
+  if (suffix.size() < 2 || !std::strchr("rgd", suffix[0])) return false;
   return std::all_of(suffix.begin() + 1, suffix.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
@@ -37,7 +38,15 @@ Result<JobState> JobState::open(const RunDirectory& run) {
     if (!arena) return arena.status();
     state.arenas_.push_back(std::move(arena).value());
   }
-  state.arena_views_ = arena_views(state.arenas_);
+  std::vector<std::string> names;
+  for (uint32_t r = 0; r < state.view_.header().world_size; ++r) {
+    names.push_back(run.resident_segment(Rank(r)));
+  }
+  auto residents = open_residents(names, state.view_);
+  // A job that ended before its initial state was complete may lack them, and can be claimed.
+  state.residents_status_ = residents.status();
+  if (residents) state.residents_ = std::move(residents).value();
+  state.arena_views_ = arena_views(state.arenas_, state.residents_);
   return state;
 }
 
@@ -56,7 +65,11 @@ Status JobState::check_at_rest() const {
     return {StatusCode::kNotFound,
             "the initial state was never completed: there is nothing to read yet"};
   }
-  if (ahead == 0) return Status::ok();
+  if (ahead == 0) {
+    OPTLEASE_TRY(residents_status_);
+    for (const ResidentSegment& resident : residents_) OPTLEASE_TRY(resident.check_whole());
+    return Status::ok();
+  }
   return {
       StatusCode::kBusy,
       format("step %lld was left half-way: %llu of %llu chunks are not at step %lld. Resume the "
@@ -68,6 +81,7 @@ Status JobState::check_at_rest() const {
 uint64_t JobState::bytes() const {
   uint64_t bytes = control_.bytes();
   for (const Segment& arena : arenas_) bytes += arena.bytes();
+  for (const ResidentSegment& resident : residents_) bytes += resident.bytes();
   return bytes;
 }
 

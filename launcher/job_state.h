@@ -1,4 +1,4 @@
-// A job's committed state as a tool sees it: control segment and arenas mapped read-only, with what
+// A job's committed state as a tool sees it: its segments mapped read-only, with what
 // the tools do with it (digest, export, questions about size). It takes no lock and no hold: the
 // caller makes sure that nothing moves meanwhile, or accepts that.
 #pragma once
@@ -24,9 +24,10 @@ class JobState {
 
   const ControlView& view() const { return view_; }
   std::span<const ArenaView> arenas() const { return arena_views_; }
-  // Ok where every chunk is at step_committed; else the words for a step that was left half-way.
+  // Ok where every chunk is at step_committed and can be read; else the words for a step that was
+  // left half-way, or for a resident part that is not here.
   Status check_at_rest() const;
-  // Bytes of control segment and arenas.
+  // Bytes of control segment, arenas and resident segments.
   uint64_t bytes() const;
 
  private:
@@ -34,6 +35,8 @@ class JobState {
   Segment control_;
   ControlView view_;
   std::vector<Segment> arenas_;
+  std::vector<ResidentSegment> residents_;  // empty where the state has no such part
+  Status residents_status_;
   std::vector<ArenaView> arena_views_;
 };
 

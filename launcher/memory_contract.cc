@@ -38,6 +38,9 @@ void add_device_needs(const JobPlan& plan, Rank rank, RankNeeds* needs) {
                            device_rounded(space.elements * bytes_of(space.grad_dtype)) +
                            device_rounded(shard_bytes);
   }
+  if (needs->resident_bytes > 0) {
+    needs->device_bytes += device_rounded(needs->resident_bytes - kResidentSlotsOffset);
+  }
   needs->device_bytes += device_rounded(needs->staging_bytes);
   const uint64_t processes = plan.gradients.source == GradientSource::kTrainer ? 2 : 1;
   needs->device_headroom_bytes =
@@ -51,6 +54,9 @@ RankNeeds needs_of_rank(const JobPlan& plan, Rank rank) {
   needs.arena_bytes = arena_bytes_of(arena);
   needs.shadow_bytes = (arena.slot_count - arena.chunks.size()) * arena.slot_bytes;
   needs.staging_bytes = plan.staging_budget_bytes(rank);
+  if (arena.split.has_resident()) {
+    needs.resident_bytes = kResidentSlotsOffset + arena.resident_slot_bytes * arena.slot_count;
+  }
   for (const SpaceSpec& space : plan.segment.spaces) {
     const int member = member_index(space, rank);
     if (member < 0) continue;
@@ -70,6 +76,7 @@ RankNeeds needs_of_rank(const JobPlan& plan, Rank rank) {
 uint64_t descriptors_of(const JobPlan& plan) {
   uint64_t buffers = 0;
   const uint64_t a_space = plan.device == "cpu" ? 2 : 3;
+  if (plan.segment.split.has_resident()) buffers += plan.segment.world_size;
   for (const SpaceSpec& space : plan.segment.spaces) buffers += a_space * space.members.size();
   const uint64_t children =
       1 + uint64_t{plan.segment.world_size} * (plan.trainer.command.empty() ? 1 : 2);
@@ -89,7 +96,9 @@ Json limit_json(uint64_t value) { return value == kNoLimit ? Json(nullptr) : Jso
 
 uint64_t MemoryNeeds::shared_memory_bytes() const {
   uint64_t bytes = control_bytes;
-  for (const RankNeeds& rank : ranks) bytes += rank.arena_bytes + rank.gradient_shard_bytes;
+  for (const RankNeeds& rank : ranks) {
+    bytes += rank.arena_bytes + rank.resident_bytes + rank.gradient_shard_bytes;
+  }
   return bytes;
 }
 
@@ -226,6 +235,13 @@ std::string memory_text(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
                bytes_text(n.gradient_shard_bytes).c_str(), bytes_text(n.parameter_bytes).c_str(),
                bytes_text(n.gradient_bytes).c_str(), bytes_text(n.staging_bytes).c_str());
   }
+  for (size_t r = 0; r < needs.ranks.size(); ++r) {
+    if (needs.ranks[r].resident_bytes == 0) continue;
+    text += format("rank %zu: %s of resident slots, %s\n", r,
+                   bytes_text(needs.ranks[r].resident_bytes).c_str(),
+                   needs.uses_gpus ? "on the device and as much in shared memory to save them in"
+                                   : "in shared memory");
+  }
   if (needs.uses_gpus) text += device_text(needs);
   text += format("control segment %s, processes about %s\n\n",
                  bytes_text(needs.control_bytes).c_str(), bytes_text(needs.process_bytes).c_str());
@@ -252,6 +268,7 @@ std::string memory_json(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
                              {"state_bytes", n.state_bytes},
                              {"arena_bytes", n.arena_bytes},
                              {"shadow_bytes", n.shadow_bytes},
+                             {"resident_bytes", n.resident_bytes},
                              {"gradient_shard_bytes", n.gradient_shard_bytes},
                              {"parameter_bytes", n.parameter_bytes},
                              {"gradient_bytes", n.gradient_bytes},

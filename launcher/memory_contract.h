@@ -16,9 +16,11 @@ namespace optlease {
 
 // Bytes that one rank needs.
 struct RankNeeds {
-  uint64_t state_bytes = 0;           // elements x arrays x 4: what must not be lost
-  uint64_t arena_bytes = 0;           // the arena segment, shadow and padding included
-  uint64_t shadow_bytes = 0;          // of the arena: slots for versions that are not committed yet
+  uint64_t state_bytes = 0;     // elements x arrays x 4: what must not be lost
+  uint64_t arena_bytes = 0;     // the arena segment, shadow and padding included
+  uint64_t shadow_bytes = 0;    // of the arena: slots for versions that are not committed yet
+  uint64_t resident_bytes = 0;  // named segment: the part of the state that stays on the device,
+                                // or, on the cuda device, where it is saved
   uint64_t gradient_shard_bytes = 0;  // named segment: the reduced gradients of the rank's shards,
                                       // or, on the cuda device, where they are saved
   uint64_t parameter_bytes = 0;       // shared buffers: whole spaces
@@ -27,7 +29,7 @@ struct RankNeeds {
   // 0 on the cpu device, where the three above and the shards are host memory.
   uint64_t pinned_bytes = 0;
   uint64_t device_shard_bytes = 0;     // HBM: the shards themselves
-  uint64_t device_bytes = 0;           // HBM: parameters, gradients, shards, staging, as allocated
+  uint64_t device_bytes = 0;           // HBM: all of these, resident slots, staging, as allocated
   uint64_t device_headroom_bytes = 0;  // HBM: contexts and collectives, an estimate
 };
 

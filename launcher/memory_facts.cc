@@ -122,6 +122,7 @@ MachineFacts read_machine_facts(const RunDirectory& run, uint32_t world_size) {
   for (uint32_t r = 0; r < world_size; ++r) {
     facts.shm_held_bytes += held_bytes(run.arena_segment(Rank(r)));
     facts.shm_held_bytes += held_bytes(run.gradient_segment(Rank(r)));
+    facts.shm_held_bytes += held_bytes(run.resident_segment(Rank(r)));
   }
   apply_cgroup({"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
                cgroup_path(true), &facts);

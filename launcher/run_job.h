@@ -24,9 +24,8 @@ struct RunOptions {
 
 ExitCode run_job(const RunOptions& options);
 // The same for a plan that is already made, up to and with the clean-up; the report is given back
-// instead of printed, and stays empty where the job never began (then what `options` says of reports
-// holds for the refusal). REQUIRES: block_stop_signals() was
-// called.
+// instead of printed, and stays empty where the job never began (then what `options` says of
+// reports holds for the refusal). REQUIRES: block_stop_signals() was called.
 ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report);
 
 class Supervisor;

@@ -165,6 +165,27 @@ void note_running(const Config& config, Notes* notes) {
   }
 }
 
+// A saving must be over before a process that was asked to stop is killed.
+void note_resident(const JobPlan& plan, Notes* notes) {
+  constexpr uint64_t kBytesASecond = 1ull << 30;
+  if (plan.device == "cpu" || !plan.segment.split.has_resident()) return;
+  uint64_t most = 0;
+  for (uint32_t r = 0; r < plan.segment.world_size; ++r) {
+    const ArenaSpec arena = arena_of(plan.segment, Rank(r));
+    most = std::max(most, arena.resident_slot_bytes * arena.slot_count);
+  }
+  notes->push_back(
+      "a part of the state stays on the device: it survives every process but a death of all of "
+      "them at once, which leaves what was last saved");
+  const uint64_t wanted_ms = most / kBytesASecond * 1000;
+  if (wanted_ms > plan.restart.stop_timeout_ms) {
+    notes->push_back(
+        format("restart.stop_timeout_s may be too short to save a rank's resident "
+               "slots at 1 GiB/s: give it %llu s",
+               static_cast<unsigned long long>(wanted_ms / 1000 + 1)));
+  }
+}
+
 ProcessPlan child_process(const RunDirectory& run, const std::string& directory, Role role,
                           uint32_t rank) {
   ProcessPlan process;
@@ -211,6 +232,7 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   plan.segment.world_size = config.world_size;
   plan.segment.window_chunks = config.window_chunks;
   plan.segment.prefetch_windows = config.prefetch_windows;
+  plan.segment.split = config.split;
   plan.steps = config.steps;
   plan.device = config.device;
   plan.keep_state = config.keep_state;
@@ -235,6 +257,7 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
     note_ranks(plan.segment, notes);
     note_in_flight(plan, notes);
     note_running(config, notes);
+    note_resident(plan, notes);
   }
   return plan;
 }

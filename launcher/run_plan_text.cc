@@ -79,6 +79,9 @@ std::string arenas_text(const JobPlan& plan) {
         numa_node(plan, r) < 0
             ? ""
             : format("; NUMA node %lld", static_cast<long long>(numa_node(plan, r))).c_str());
+    if (!arena.split.has_resident()) continue;
+    text += format("    %s of each slot stay on the device\n",
+                   bytes_text(arena.resident_slot_bytes).c_str());
   }
   return text;
 }
@@ -112,6 +115,7 @@ Json rank_json(const JobPlan& plan, Rank rank) {
           {"chunks", arena.chunks.size()},
           {"slots", arena.slot_count},
           {"slot_bytes", arena.slot_bytes},
+          {"resident_slot_bytes", arena.resident_slot_bytes},
           {"staging_bytes", plan.staging_budget_bytes(rank)},
           {"numa_node",
            numa_node(plan, rank.value) < 0 ? Json(nullptr) : Json(numa_node(plan, rank.value))}};

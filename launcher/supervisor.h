@@ -54,7 +54,7 @@ class Supervisor {
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
   uint64_t process_bytes_peak() const { return process_bytes_peak_; }
   bool keep_requested() const { return keep_; }
-  // NameWatch::restore of the job's control segment and arenas.
+  // NameWatch::restore of what the job's state lies in.
   // REQUIRES: run() has returned and everything was reaped.
   Status restore_names(std::vector<std::string>* made);
 
@@ -87,6 +87,7 @@ class Supervisor {
   void sample();
   void open_watch();
   void watch_names();
+  void watch_residents();
   void say(const std::string& text) { setup_.say(text); }
 
   // supervisor_events.cc: what the world has to say.
@@ -127,6 +128,7 @@ class Supervisor {
   bool store_was_up_ = false;
   std::optional<NameWatch> names_;  // once a store was up
   bool serving_ = false;
+  bool residents_watched_ = false;
   bool lock_loss_said_ = false;
 };
 

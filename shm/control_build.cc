@@ -79,6 +79,8 @@ void write_spaces(void* base, const ControlShape& shape, const SegmentPlan& plan
     record->grad_dtype = static_cast<uint32_t>(space.grad_dtype);
     record->group = space.group;
     record->array_count = kAdamArrayCount;
+    record->main_form = static_cast<uint32_t>(plan.split.main);
+    record->resident_millionths = plan.split.resident_millionths;
     for (const Rank member : space.members) members[first_member++] = member.value;
     for (const TensorSpec& tensor : space.tensors) write_tensor(&tensors[first_tensor++], tensor);
     ++record;

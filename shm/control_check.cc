@@ -46,7 +46,6 @@ const char* why_invalid_space(const SpaceRecord& s, const SegmentHeader& h) {
     return "a space's parameters lie outside the tensor table";
   }
   if (s.array_count != kAdamArrayCount) return "a space has another number of state arrays";
-  if (s.reserved_zero[0] != 0) return "a reserved field of a space is not zero";
   if (s.chunk_elements == 0 || s.chunk_elements % kShardAlignElements != 0) {
     return "a space's chunk size is no multiple of 64 elements";
   }
@@ -60,6 +59,11 @@ Status check_spaces(const ControlView& view) {
     if (const char* why = why_invalid_space(space, h)) return corrupt(why);
     if (space.first_member != members || space.first_tensor != tensors) {
       return corrupt("a space's entries do not follow those of the space before it");
+    }
+    const SpaceRecord& first = view.spaces().front();
+    if (space.main_form != first.main_form ||
+        space.resident_millionths != first.resident_millionths) {
+      return corrupt("two spaces split their state differently");
     }
     members += space.member_count;
     tensors += space.tensor_count;
@@ -138,7 +142,9 @@ const char* why_invalid_chunk(const ChunkRecord& c, uint32_t rank, const ChunkSp
       c.elements != spec.range.size()) {
     return "a chunk record covers other elements than its place says";
   }
-  if (c.slot_count != 1 || chunk_bytes(c.elements) > arena.slot_bytes) {
+  const ChunkLayout layout = layout_of(arena.split, c.elements);
+  if (c.slot_count != 1 || layout.host_bytes > arena.slot_bytes ||
+      layout.resident_bytes > arena.resident_slot_bytes) {
     return "a chunk does not fit its slot";
   }
   if (c.first_entry != first_entry) return "a chunk's slot entries are not where they belong";

@@ -119,12 +119,18 @@ bool ControlView::step_is_open() const {
   return true;
 }
 
+StateSplit ControlView::split() const {
+  const SpaceRecord& first = spaces().front();
+  return {static_cast<MainForm>(first.main_form), first.resident_millionths};
+}
+
 SegmentPlan ControlView::plan() const {
   SegmentPlan plan;
   plan.job_name = header_->job_name;
   plan.world_size = header_->world_size;
   plan.window_chunks = header_->window_chunks;
   plan.prefetch_windows = header_->prefetch_windows;
+  plan.split = split();
   plan.spaces.reserve(header_->space_count);
   for (uint32_t s = 0; s < header_->space_count; ++s) {
     const SpaceRecord& record = spaces()[s];

@@ -38,6 +38,8 @@ class ControlView {
   Step step_committed() const;
   // True when every rank has a valid record for step_committed() + 1: that step must be finished.
   bool step_is_open() const;
+  // How every chunk's bytes are split between arena and resident arena.
+  StateSplit split() const;
   // Rebuilds the plan that made the segment.
   SegmentPlan plan() const;
 

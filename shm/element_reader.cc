@@ -2,26 +2,82 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstring>
+
+#include "shm/contract/remainder.h"
 
 namespace optlease {
 namespace {
 
-// The slot of a chunk's committed version. Every chunk of format version 1 has exactly one.
-Result<const char*> slot_of(const ControlView& view, std::span<const ArenaView> arenas, Rank rank,
-                            ChunkIndex chunk, SlotEntry* entry) {
-  *entry = view.entries(rank, chunk).front();
+// Main weights that lie in halves are joined in pieces of this.
+constexpr uint64_t kJoinElements = 4096;
+
+// The two slots of a chunk's committed version. Every chunk of format version 1 has one of each.
+struct CommittedSlots {
+  SlotEntry entry;
+  const char* host = nullptr;
+  const char* resident = nullptr;  // null where the state has no resident part
+};
+
+Status find_slots(const ControlView& view, std::span<const ArenaView> arenas, Rank rank,
+                  ChunkIndex chunk, CommittedSlots* slots) {
+  slots->entry = view.entries(rank, chunk).front();
   const RankRecord& record = view.rank(rank);
   const ArenaView arena = rank.value < arenas.size() ? arenas[rank.value] : ArenaView{};
-  if (arena.base == nullptr || arena.bytes < record.arena_bytes) {
-    return Status{StatusCode::kInvalidArgument,
-                  format("the arena of rank %u is not mapped", rank.value)};
+  const bool has_resident = view.split().has_resident();
+  if (arena.base == nullptr || arena.bytes < record.arena_bytes ||
+      (has_resident && arena.resident == nullptr)) {
+    return {StatusCode::kInvalidArgument,
+            format("the arena of rank %u, or its resident segment, is not mapped", rank.value)};
   }
-  if (entry->slot >= record.slot_count) {
-    return Status{StatusCode::kCorrupt,
-                  format("rank %u, chunk %u is committed in slot %u of %u", rank.value, chunk.value,
-                         entry->slot, record.slot_count)};
+  const uint32_t slot = slots->entry.slot;
+  if (slot >= record.slot_count) {
+    return {StatusCode::kCorrupt, format("rank %u, chunk %u is committed in slot %u of %u",
+                                         rank.value, chunk.value, slot, record.slot_count)};
   }
-  return arena.base + kArenaSlotsOffset + entry->slot * record.slot_bytes;
+  slots->host = arena.base + kArenaSlotsOffset + slot * record.slot_bytes;
+  if (!has_resident) return Status::ok();
+  // Again at each chunk: what a running job saved it may void.
+  OPTLEASE_TRY(arena.resident->check_whole());
+  slots->resident = arena.resident->slots() + slot * arena.resident->slot_bytes();
+  return Status::ok();
+}
+
+using OnRun = std::function<Status(uint64_t first, uint64_t count, const float* data)>;
+
+// Elements [range) of main, whose halves lie apart.
+Status join_run(const ChunkLayout& layout, const CommittedSlots& slots, const char* remainders,
+                ElementRange range, const OnRun& on_run) {
+  const char* rounded = slots.resident + layout.rounded.offset + range.begin * sizeof(uint16_t);
+  uint32_t joined[kJoinElements];
+  for (uint64_t at = range.begin; at < range.end; at += kJoinElements) {
+    const uint64_t count = std::min(kJoinElements, range.end - at);
+    for (uint64_t i = 0; i < count; ++i) {
+      uint16_t high = 0, low = 0;
+      std::memcpy(&high, rounded + (at - range.begin + i) * sizeof high, sizeof high);
+      std::memcpy(&low, remainders + (at - range.begin + i) * sizeof low, sizeof low);
+      joined[i] = joined_bits(high, low);
+    }
+    OPTLEASE_TRY(on_run(at, count, reinterpret_cast<const float*>(joined)));
+  }
+  return Status::ok();
+}
+
+// Calls `on_run` for elements [range) of one array of a chunk, in order.
+Status read_runs(const StateSplit& split, uint64_t elements, const CommittedSlots& slots,
+                 uint32_t array, ElementRange range, const OnRun& on_run) {
+  const ChunkLayout layout = layout_of(split, elements);
+  const bool is_joined = array == kMainArray && split.main == MainForm::kBf16Remainder;
+  for (uint64_t at = range.begin; at < range.end;) {
+    const ArrayPlace place = place_of(layout, array, at);
+    const uint64_t border = place.on_device ? layout.arrays[array].resident.count : elements;
+    const uint64_t end = std::min(range.end, border);
+    const char* data = (place.on_device ? slots.resident : slots.host) + place.offset;
+    OPTLEASE_TRY(is_joined ? join_run(layout, slots, data, {at, end}, on_run)
+                           : on_run(at, end - at, reinterpret_cast<const float*>(data)));
+    at = end;
+  }
+  return Status::ok();
 }
 
 // The index of the first chunk of `space` among a rank's chunks. Spaces ascend in the table.
@@ -42,21 +98,24 @@ Status read_chunk(const ControlView& view, std::span<const ArenaView> arenas, Ra
     return {StatusCode::kNotFound,
             format("rank %u, chunk %u was never written", rank.value, chunk.value)};
   }
-  SlotEntry entry;
-  const Result<const char*> slot = slot_of(view, arenas, rank, chunk, &entry);
-  if (!slot.is_ok()) return slot.status();
-  const char* data = slot.value() + array * array_stride_bytes(record.elements) +
-                     (part.begin - record.first_element) * sizeof(float);
-  return callback({record.space, array, rank, chunk, version, part.begin, part.size(),
-                   reinterpret_cast<const float*>(data)});
+  CommittedSlots slots;
+  OPTLEASE_TRY(find_slots(view, arenas, rank, chunk, &slots));
+  const uint64_t base = record.first_element;
+  return read_runs(
+      view.split(), record.elements, slots, array, {part.begin - base, part.end - base},
+      [&](uint64_t first, uint64_t count, const float* data) {
+        return callback({record.space, array, rank, chunk, version, base + first, count, data});
+      });
 }
 
 }  // namespace
 
-std::vector<ArenaView> arena_views(std::span<const Segment> arenas) {
+std::vector<ArenaView> arena_views(std::span<const Segment> arenas,
+                                   std::span<const ResidentSegment> residents) {
   std::vector<ArenaView> views;
-  for (const Segment& arena : arenas) {
-    views.push_back({static_cast<const char*>(arena.data()), arena.bytes()});
+  for (size_t r = 0; r < arenas.size(); ++r) {
+    views.push_back({static_cast<const char*>(arenas[r].data()), arenas[r].bytes(),
+                     r < residents.size() ? &residents[r] : nullptr});
   }
   return views;
 }
@@ -95,14 +154,18 @@ Status read_elements(const ControlView& view, std::span<const ArenaView> arenas,
 Status verify_chunk(const ControlView& view, std::span<const ArenaView> arenas, Rank rank,
                     ChunkIndex chunk, ChecksumWords checksum) {
   if (checksum == nullptr || view.version(rank, chunk) < 0) return Status::ok();
-  SlotEntry entry;
-  const Result<const char*> slot = slot_of(view, arenas, rank, chunk, &entry);
-  if (!slot.is_ok()) return slot.status();
+  CommittedSlots slots;
+  OPTLEASE_TRY(find_slots(view, arenas, rank, chunk, &slots));
   const ChunkRecord& record = view.chunks(rank)[chunk.value];
+  const SlotEntry& entry = slots.entry;
   uint64_t found = 0;
   for (uint32_t array = 0; array < kAdamArrayCount; ++array) {
-    const uint64_t offset = array * array_stride_bytes(record.elements);
-    found += checksum(slot.value() + offset, record.elements, offset / sizeof(uint32_t));
+    const uint64_t first_word = array * array_stride_bytes(record.elements) / sizeof(uint32_t);
+    OPTLEASE_TRY(read_runs(view.split(), record.elements, slots, array, {0, record.elements},
+                           [&](uint64_t first, uint64_t count, const float* data) {
+                             found += checksum(data, count, first_word + first);
+                             return Status::ok();
+                           }));
   }
   if (found == entry.checksum) return Status::ok();
   return {StatusCode::kCorrupt,

@@ -14,7 +14,7 @@
 namespace optlease {
 
 // Where to look. The names of a job: "/" + segment_prefix + <job> + ".ctl" | ".lock" | ".r<rank>" |
-// ".g<rank>", and run_root + "/" + <job>.
+// ".g<rank>" | ".d<rank>", and run_root + "/" + <job>.
 struct LeftoverPlaces {
   std::string segment_prefix;  // "optlease.<uid>."
   std::string run_root;        // need not exist; empty: none

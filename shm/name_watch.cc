@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <utility>
 
 #include "shm/eintr.h"
@@ -32,13 +33,20 @@ Status read_all(const Segment& from, char* into) {
 
 Result<NameWatch> NameWatch::over(const std::vector<std::string>& names) {
   NameWatch watch;
+  OPTLEASE_TRY(watch.add(names));
+  return watch;
+}
+
+Status NameWatch::add(const std::vector<std::string>& names) {
+  std::vector<Watched> added;
   for (const std::string& name : names) {
     Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
     if (!segment) return segment.status();
     segment.value().unmap();
-    watch.watched_.push_back({std::move(segment).value(), false});
+    added.push_back({std::move(segment).value(), false});
   }
-  return watch;
+  std::move(added.begin(), added.end(), std::back_inserter(watched_));
+  return Status::ok();
 }
 
 Status NameWatch::serve(const std::string& name) {

@@ -14,6 +14,8 @@ namespace optlease {
 class NameWatch {
  public:
   static Result<NameWatch> over(const std::vector<std::string>& names);
+  // Watches these, too. On failure none of them.
+  Status add(const std::vector<std::string>& names);
   // Marks segment `name` as served while the watch lives. Busy where another process serves or
   // probes it: try again later.
   // REQUIRES: it is watched.

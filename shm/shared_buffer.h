@@ -63,7 +63,7 @@ Status vault_put(const std::string& socket_path, const std::string& key, uint64_
 Result<VaultEntry> vault_get(const std::string& socket_path, const std::string& key,
                              uint64_t timeout_ms);
 
-// The key of a rank's buffer: kind is "param" or "grad".
+// The key of a rank's buffer: kind is "param", "grad" or another that its user names.
 std::string vault_key(const char* kind, uint32_t rank, const std::string& space);
 
 }  // namespace optlease

@@ -91,18 +91,25 @@ void CpuDevice::copy(StreamKind stream, void* destination, const void* source, u
   enqueue(stream, [=] { std::memcpy(destination, source, bytes); });
 }
 
+void CpuDevice::copy_within(void* destination, const void* source, uint64_t bytes) {
+  enqueue(StreamKind::kCompute, [=] { std::memcpy(destination, source, bytes); });
+}
+
 void CpuDevice::update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) {
   enqueue(StreamKind::kCompute, [this, chunk, factors, sums] {
     const uint64_t start = now_ns();
-    *sums = adam_update(chunk, factors);
+    const ChunkSums added = adam_update(chunk, factors);
+    sums->read += added.read;
+    sums->written += added.written;
     kernel_ns_ += now_ns() - start;
   });
 }
 
 void CpuDevice::republish(const AdamChunk& chunk, ChunkSums* sums) {
   enqueue(StreamKind::kCompute, [chunk, sums] {
-    sums->read = optlease::republish(chunk);
-    sums->written = sums->read;
+    const uint64_t read = optlease::republish(chunk);
+    sums->read += read;
+    sums->written += read;
   });
 }
 

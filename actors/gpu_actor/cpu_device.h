@@ -26,6 +26,7 @@ class CpuDevice final : public Device {
   uint64_t staging_bytes() const override { return staging_bytes_; }
   Status adopt_host_memory(const HostMemory&) override { return Status::ok(); }
   void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) override;
+  void copy_within(void* destination, const void* source, uint64_t bytes) override;
   void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) override;
   void republish(const AdamChunk& chunk, ChunkSums* sums) override;
   void run_on_host(StreamKind stream, std::function<void()> work) override;

@@ -189,6 +189,13 @@ void CudaDevice::copy(StreamKind kind, void* destination, const void* source, ui
         "a copy through the bounce buffer");
 }
 
+void CudaDevice::copy_within(void* destination, const void* source, uint64_t bytes) {
+  if (bytes == 0 || !failure_.is_ok()) return;
+  works(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice,
+                        at(StreamKind::kCompute).work),
+        "cudaMemcpyAsync within the GPU");
+}
+
 AdamCudaTarget CudaDevice::target() {
   return {at(StreamKind::kCompute).work, scratch_, multiprocessors_};
 }
@@ -274,7 +281,8 @@ void CudaDevice::deliver_sums() {
   const uint64_t done = at(StreamKind::kCompute).done;
   while (!awaited_.empty() && awaited_.front().ticket <= done) {
     const AdamCudaResult& result = results_[awaited_.front().slot];
-    *awaited_.front().into = {result.read, result.written};
+    awaited_.front().into->read += result.read;
+    awaited_.front().into->written += result.written;
     counters_.kernel_seconds += static_cast<double>(result.kernel_ns) * 1e-9;
     awaited_.pop_front();
   }

@@ -30,6 +30,7 @@ class CudaDevice final : public Device {
   uint64_t staging_bytes() const override { return staging_stride_ * staging_count_; }
   Status adopt_host_memory(const HostMemory& memory) override;
   void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) override;
+  void copy_within(void* destination, const void* source, uint64_t bytes) override;
   void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) override;
   void republish(const AdamChunk& chunk, ChunkSums* sums) override;
   void run_on_host(StreamKind stream, std::function<void()> work) override;
@@ -53,7 +54,7 @@ class CudaDevice final : public Device {
     uint64_t done = 0;                 // tickets seen reached
     std::deque<cudaEvent_t> recorded;  // of tickets done + 1, ...
   };
-  // Sums that a launch will leave in results_[slot].
+  // Sums that a launch will leave in results_[slot], to be added.
   struct Awaited {
     uint64_t ticket;  // of the compute stream
     uint32_t slot;

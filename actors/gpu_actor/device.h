@@ -64,12 +64,14 @@ class Device {
   // Source and destination must stay valid until a later ticket is reached. A range lies in one
   // slot of the adopted memory, or outside it.
   virtual void copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) = 0;
-  // Enqueued on the compute stream: the update rule over one staged chunk. *sums is written by the
-  // time that reached() is first true of a compute ticket taken later, or of one that waited for
-  // that.
+  // Enqueued on the compute stream: between two places of the device's own memory.
+  virtual void copy_within(void* destination, const void* source, uint64_t bytes) = 0;
+  // Enqueued on the compute stream: the update rule over a chunk in the device's memory, or over a
+  // range of one. Its sums are added to *sums by the time that reached() is first true of a compute
+  // ticket taken later, or of one that waited for that.
   virtual void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) = 0;
-  // Enqueued on the compute stream: parameters from main weights only; sums->read covers all
-  // arrays, and so does sums->written.
+  // Enqueued on the compute stream: parameters from main weights only; what is added to sums->read
+  // covers all arrays, and so does what is added to sums->written.
   virtual void republish(const AdamChunk& chunk, ChunkSums* sums) = 0;
   // Host work in stream order (initialisation). It calls nothing of the device.
   virtual void run_on_host(StreamKind stream, std::function<void()> work) = 0;

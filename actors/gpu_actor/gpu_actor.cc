@@ -109,7 +109,10 @@ Status GpuActor::open_parts() {
   limits.window_chunks = plan_.segment.window_chunks;
   limits.staging_buffers = plan_.staging_buffers;
   limits.leases_ahead = plan_.segment.prefetch_windows + 1;
-  pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, limits, *this);
+  const ResidentSlots resident =
+      buffers_->resident() == nullptr ? ResidentSlots{} : buffers_->resident()->slots();
+  pipeline_ =
+      std::make_unique<WindowPipeline>(*device_, *window_, rank_, arena_, resident, limits, *this);
   Result<CollectiveParts> parts =
       make_collective_parts(plan_.device, rank_, directory_.group_directory());
   if (!parts.is_ok()) return parts.status();
@@ -118,33 +121,6 @@ Status GpuActor::open_parts() {
                                                std::move(parts.value().math), worker_fd_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
   return Status::ok();
-}
-
-// The store may be late, or restarting: half of the launcher's patience is left for the words.
-// Arenas are made before the control segment is ready: one that is missing then was removed.
-Status GpuActor::open_window() {
-  const Deadline deadline =
-      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms / 2));
-  while (true) {
-    Result<ChunkWindow> window =
-        ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
-    if (window.is_ok()) {
-      window_.emplace(std::move(window).value());
-      return Status::ok();
-    }
-    const StatusCode code = window.status().code();
-    const bool no_state = !Segment::exists(directory_.control_segment());
-    const bool late = code == StatusCode::kBusy || (code == StatusCode::kNotFound && no_state);
-    if (!late || lifeline_.closed()) return window.status();
-    if (deadline.passed()) {
-      return {StatusCode::kPeerLost,
-              format("the host store has made no state within %llu ms (half of "
-                     "restart.start_timeout_s): ",
-                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms / 2)) +
-                  window.status().message()};
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
 }
 
 ChunkFacts GpuActor::chunk_facts() {
@@ -182,6 +158,7 @@ ExitCode GpuActor::run() {
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
   save_shards_at_end();
+  save_resident_at_end();
   const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
   log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
   return *exit_code_;
@@ -193,7 +170,9 @@ void GpuActor::wait_for_events() {
   set.fds = {device_->completion_fd(), worker_fd_};
   if (lifeline_.fd() >= 0) set.fds.push_back(lifeline_.fd());
   std::vector<bool> ready;
-  const Status polled = poll_sockets(set, kTurnMsMax, &ready);
+  const bool saves = save_wanted_ != kNoStep && pipeline_->writes_nothing();
+  const int wait_ms = saves ? 0 : kTurnMsMax;
+  const Status polled = poll_sockets(set, wait_ms, &ready);
   if (!polled.is_ok()) end(ExitCode::kIo, polled.text());
   device_->drain_completions();
   uint64_t count = 0;
@@ -212,6 +191,7 @@ void GpuActor::turn() {
   if (!pipeline_->failure().is_ok() && !exit_code_) {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
+  save_resident_some();
   if (pipeline_->computed()) machine_->on_run_computed();
   if (pipeline_->idle()) {
     if (step_log_ && step_log_->run_in_hand()) step_log_->run_over(*device_, *pipeline_);
@@ -292,6 +272,9 @@ void GpuActor::start_run(const NextAction& action) {
     }
   }
   counters_at_run_ = device_->counters();
+  if (buffers_->resident() != nullptr && action.run != RunKind::kRepublish) {
+    buffers_->resident()->begin_writing();
+  }
   FillInitial fill;
   if (action.run == RunKind::kInitialise) {
     fill = [this](uint32_t space, ElementRange range, float* main) {

@@ -50,6 +50,9 @@ class GpuActor final : public PipelinePort {
   static bool told_to_end();
   Step step_to_finish() const;
   void save_shards_at_end();
+  void on_save_resident(Step step);
+  void save_resident_some();
+  void save_resident_at_end();
   ChunkFacts chunk_facts();
 
   // The loop.
@@ -122,6 +125,8 @@ class GpuActor final : public PipelinePort {
   int64_t keeps_commit_since_ms_ = 0;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
   StepOverrides overrides_;
+  Step save_wanted_ =
+      kNoStep;  // the committed step as of which the store wants resident slots saved
   std::optional<ExitCode> exit_code_;
   std::string exit_reason_;
 

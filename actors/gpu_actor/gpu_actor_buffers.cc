@@ -1,26 +1,33 @@
-// The actor's shared buffers: opened at its start, and the gradient shards saved at its end where
-// they would die with the launcher's vault.
+// The actor's segments and shared buffers: opened at its start, and what would die with the
+// launcher's vault saved at its end: gradient shards of an open step and the resident part of the
+// state. The latter also when tools are about to read it.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "actors/gpu_actor/gpu_actor.h"
+#include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
 
 namespace optlease {
 namespace {
 
-// The longest life after the launcher's: gradient shards leave a device at several GB/s.
-constexpr unsigned kSaveSecondsMax = 30;
+// The longest life after the launcher's: what is saved leaves a device at several GB/s.
+constexpr unsigned kSaveSecondsMin = 30;
+constexpr uint64_t kSaveBytesASecond = 1ull << 30;
+constexpr int kDrainMs = 5000;
 
 volatile sig_atomic_t g_told_to_end = 0;
+volatile sig_atomic_t g_save_seconds = kSaveSecondsMin;
 
 void on_launcher_death(int) {
   g_told_to_end = 1;
-  ::alarm(kSaveSecondsMax);
+  ::alarm(static_cast<unsigned>(g_save_seconds));
 }
 
 void on_terminate(int) { g_told_to_end = 1; }
@@ -44,6 +51,33 @@ Status outlive_launcher() {
 }
 
 }  // namespace
+
+// The store may be late, or restarting: half of the launcher's patience is left for the words.
+// Arenas are made before the control segment is ready: one that is missing then was removed.
+Status GpuActor::open_window() {
+  const Deadline deadline =
+      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms / 2));
+  while (true) {
+    Result<ChunkWindow> window =
+        ChunkWindow::open(directory_.control_segment(), directory_.arena_segment(rank_), rank_);
+    if (window.is_ok()) {
+      window_.emplace(std::move(window).value());
+      return Status::ok();
+    }
+    const StatusCode code = window.status().code();
+    const bool no_state = !Segment::exists(directory_.control_segment());
+    const bool late = code == StatusCode::kBusy || (code == StatusCode::kNotFound && no_state);
+    if (!late || lifeline_.closed()) return window.status();
+    if (deadline.passed()) {
+      return {StatusCode::kPeerLost,
+              format("the host store has made no state within %llu ms (half of "
+                     "restart.start_timeout_s): ",
+                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms / 2)) +
+                  window.status().message()};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
 
 bool GpuActor::told_to_end() { return g_told_to_end != 0; }
 
@@ -73,9 +107,19 @@ Status GpuActor::open_buffers() {
   setup.open_step = step_to_finish();
   setup.timeout_ms = plan_.restart.start_timeout_ms;
   setup.home = shard_home_of(place.value().kind);
+  if (arena_.split.has_resident()) {
+    setup.resident = ResidentSegment::shape_of(window_->view(), rank_, arena_);
+    setup.resident_segment = directory_.resident_segment(rank_);
+    for (uint32_t c = 0; c < arena_.chunks.size(); ++c) {
+      setup.has_state = setup.has_state || window_->view().version(rank_, ChunkIndex(c)) >= 0;
+    }
+  }
   Result<RankBuffers> buffers = RankBuffers::open(plan_, setup, std::move(memory).value());
   if (!buffers.is_ok()) return buffers.status();
   buffers_.emplace(std::move(buffers).value());
+  if (const ResidentArena* resident = buffers_->resident()) {
+    g_save_seconds = static_cast<int>(kSaveSecondsMin + resident->bytes() / kSaveBytesASecond);
+  }
   const bool has_launcher = lifeline_.fd() >= 0;
   return buffers_->can_save_shards() && has_launcher ? outlive_launcher() : Status::ok();
 }
@@ -94,6 +138,48 @@ void GpuActor::save_shards_at_end() {
     log_error("the gradient shards of step %lld cannot be saved: %s", static_cast<long long>(next),
               saved.text().c_str());
   }
+}
+
+// The store asks at a step boundary, and again until it is answered.
+void GpuActor::on_save_resident(Step step) {
+  if (step == machine_->committed()) save_wanted_ = step;
+}
+
+// A piece a turn, so that heartbeats go on.
+void GpuActor::save_resident_some() {
+  if (save_wanted_ == kNoStep) return;
+  if (machine_->committed() != save_wanted_ || machine_->open() != kNoStep) {
+    save_wanted_ = kNoStep;  // the job moved on: whoever asked is gone
+    return;
+  }
+  if (!pipeline_->writes_nothing()) return;
+  if (ResidentArena* resident = buffers_->resident()) {
+    const Result<bool> saved = resident->save_some(save_wanted_, buffers_->memory());
+    if (!saved.is_ok()) return end(exit_code_for(saved.status()), saved.status().text());
+    if (!saved.value()) return;
+  }
+  send_to_store(MessageKind::kResidentSaved, StepBody{save_wanted_});
+  save_wanted_ = kNoStep;
+}
+
+void GpuActor::save_resident_at_end() {
+  ResidentArena* resident = buffers_ ? buffers_->resident() : nullptr;
+  // The slots are the newer incarnation's; or the device does what it will.
+  if (resident == nullptr || exit_code_ == ExitCode::kReplaced || pipeline_ == nullptr) return;
+  const Deadline deadline = Deadline::after_ms(kDrainMs);
+  while (!pipeline_->drained() && device_->failure().is_ok() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  Status failed;
+  if (!pipeline_->drained()) failed = {StatusCode::kTimeout, "the device's streams do not end"};
+  Result<bool> saved = false;
+  while (failed.is_ok() && !saved.value()) {
+    saved = resident->save_some(window_->view().step_committed(), buffers_->memory());
+    failed = saved.status();
+  }
+  if (failed.is_ok()) return;
+  log_error("the resident part of the state cannot be saved in %s: %s",
+            directory_.resident_segment(rank_).c_str(), failed.text().c_str());
 }
 
 }  // namespace optlease

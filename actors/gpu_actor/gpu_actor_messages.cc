@@ -54,6 +54,7 @@ void GpuActor::on_store_message(const Decoded& frame) {
     return pipeline_->on_commit_reply(frame.as<CommitReplyBody>());
   }
   if (kind == MessageKind::kStepCommitted) return on_step_committed(frame.as<StepBody>());
+  if (kind == MessageKind::kSaveResident) return on_save_resident(frame.as<StepBody>().step);
   if (kind == MessageKind::kStopActor) return end(ExitCode::kOk, "the host store said stop");
   log_warn("host store: %s is no message to an actor", name_of(kind));
 }

@@ -29,6 +29,9 @@ uint64_t GpuActor::device_buffer_bytes() {
       if (buffer->bytes() > 0) bytes += buffers_->memory().allocation_bytes(buffer->bytes());
     }
   }
+  if (const ResidentArena* resident = buffers_->resident()) {
+    bytes += buffers_->memory().allocation_bytes(resident->bytes());
+  }
   return bytes;
 }
 
@@ -108,6 +111,7 @@ ActorTelemetry GpuActor::telemetry() const {
   t.staging_bytes = device_->staging_bytes();
   t.staging_peak_bytes = device_->staging_bytes();  // made once, never grown
   t.staging_budget_bytes = plan_.staging_budget_bytes(rank_);
+  t.resident_bytes = arena_.resident_slot_bytes * arena_.slot_count;
   t.steps_total = steps_done_;
   t.steps_skipped_total = steps_skipped_;
   t.step_seconds = last_step_seconds_;

@@ -168,9 +168,11 @@ Result<RankBuffers> RankBuffers::open(const JobPlan& plan, const RankBuffersSetu
     case ShardHome::kSegment:
       OPTLEASE_TRY(make_all(buffers.memory_, setup, missing));
       OPTLEASE_TRY(buffers.open_segment(setup));
+      OPTLEASE_TRY(buffers.find_resident(setup, &missing));
       break;
     case ShardHome::kVault:
       OPTLEASE_TRY(buffers.find_shards(plan, setup, &missing));
+      OPTLEASE_TRY(buffers.find_resident(setup, &missing));
       OPTLEASE_TRY(make_all(buffers.memory_, setup, missing));
       for (RankSpace& mine : buffers.spaces_) {
         mine.grad_shard = static_cast<float*>(mine.grad_shard_buffer.data());
@@ -265,6 +267,37 @@ Status RankBuffers::find_shards(const JobPlan& plan, const RankBuffersSetup& set
   std::string why;
   const Step step = saved_->step(&why);
   if (is_needed && step != setup.open_step) return lost_shards(setup, step, why);
+  return Status::ok();
+}
+
+// After the shards: no actor of an earlier launcher writes to the segment any more.
+Status RankBuffers::find_resident(const RankBuffersSetup& setup,
+                                  std::vector<WantedBuffer>* missing) {
+  if (!setup.resident) return Status::ok();
+  const ResidentSegment::Shape& shape = *setup.resident;
+  const bool in_segment = setup.home == ShardHome::kSegment;
+  WantedBuffer wanted{vault_key("resident", setup.rank.value, "state"),
+                      "resident part of the state", shape.bytes() - kResidentSlotsOffset, nullptr,
+                      nullptr};
+  MappedDeviceBuffer mapped;
+  wanted.into = &mapped;
+  std::vector<WantedBuffer> absent;
+  if (!in_segment) OPTLEASE_TRY(find_all(memory_, setup, {wanted}, &absent));
+  const bool is_needed = setup.has_state && (in_segment || !absent.empty());
+  Result<ResidentArena> arena =
+      ResidentArena::open(setup.resident_segment, shape, is_needed, in_segment);
+  if (!arena.is_ok()) return arena.status();
+  resident_.emplace(std::move(arena).value());
+  if (in_segment) return Status::ok();
+  if (absent.empty()) {
+    *resident_->buffer() = std::move(mapped);
+    return Status::ok();
+  }
+  wanted.into = resident_->buffer();
+  if (is_needed) {
+    wanted.prepare = [this](void* device) { return resident_->restore(device, memory_); };
+  }
+  missing->push_back(std::move(wanted));
   return Status::ok();
 }
 

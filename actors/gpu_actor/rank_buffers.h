@@ -4,7 +4,8 @@
 // launcher's vault keeps, and the shards a named segment: a step whose records are durable can be
 // finished from it even after every process of the node is gone. On the cuda device all three are
 // HBM that the vault keeps, and the named segment is where the shards are saved when they must
-// outlive the vault (saved_shards.h).
+// outlive the vault (saved_shards.h). A state with a resident part has that here, too
+// (resident_arena.h).
 #pragma once
 
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "actors/device_memory/device_memory.h"
+#include "actors/gpu_actor/resident_arena.h"
 #include "actors/gpu_actor/saved_shards.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/wire/endpoints.h"
@@ -41,6 +43,10 @@ struct RankBuffersSetup {
   std::string vault_socket;
   std::string gradient_segment;
   uint8_t job_id[16] = {};
+  // The resident part of the state; none where all of it is the host's.
+  std::optional<ResidentSegment::Shape> resident;
+  std::string resident_segment;
+  bool has_state = false;  // some chunk is committed
   // kNoStep: none is open. Otherwise the shards' bytes are needed: where they are missing or torn,
   // open() is Corrupt.
   Step open_step = kNoStep;
@@ -74,6 +80,9 @@ class RankBuffers {
   // do where they lie in the segment. REQUIRES: no stream writes to them.
   Status save_shards(Step step);
 
+  // Null where all of the state is the host's.
+  ResidentArena* resident() { return resident_ ? &*resident_ : nullptr; }
+
  private:
   explicit RankBuffers(DeviceMemory memory) : memory_(std::move(memory)) {}
   void list_spaces(const JobPlan& plan, Rank rank);
@@ -81,12 +90,14 @@ class RankBuffers {
   Status open_segment(const RankBuffersSetup& setup);
   Status find_shards(const JobPlan& plan, const RankBuffersSetup& setup,
                      std::vector<WantedBuffer>* missing);
+  Status find_resident(const RankBuffersSetup& setup, std::vector<WantedBuffer>* missing);
   std::vector<uint64_t> shard_bytes() const;
 
   DeviceMemory memory_;
   std::vector<RankSpace> spaces_;
   std::optional<Segment> segment_;    // kSegment
   std::optional<SavedShards> saved_;  // kVault
+  std::optional<ResidentArena> resident_;
 };
 
 }  // namespace optlease

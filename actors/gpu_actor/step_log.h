@@ -28,8 +28,8 @@ class StepLog {
   void run_begins(Step step, const Device& device, const WindowPipeline& pipeline);
   bool run_in_hand() const { return running_; }
   void run_over(const Device& device, const WindowPipeline& pipeline);
-  // `step` is committed and its parameters are out: its line is written. A step without a run (skipped) has
-  // zeros.
+  // `step` is committed and its parameters are out: its line is written. A step without a run
+  // (skipped) has zeros.
   void step_over(Step step, double step_seconds);
 
  private:

@@ -12,11 +12,13 @@ constexpr uint64_t kBusyRetryUs = 5'000;
 }  // namespace
 
 WindowPipeline::WindowPipeline(Device& device, const ChunkWindow& window, Rank rank,
-                               const ArenaSpec& arena, PipelineLimits limits, PipelinePort& port)
+                               const ArenaSpec& arena, const ResidentSlots& resident,
+                               PipelineLimits limits, PipelinePort& port)
     : device_(device),
       window_(window),
       rank_(rank),
       arena_(arena),
+      resident_(resident),
       limits_(limits),
       port_(port),
       buffer_free_(limits.staging_buffers),

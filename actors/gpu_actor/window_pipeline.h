@@ -3,6 +3,9 @@
 // a run and hands it grants, replies and the time; the pipeline asks for leases and commits through
 // PipelinePort. One thread; nothing here waits.
 //
+// A slot's resident part never travels: kUpdate copies the committed one over the shadow one within
+// the device and updates it there, together with what is staged.
+//
 // Three kinds of run: kUpdate (leases, staging, the update rule), kInitialise (leases; the initial
 // state is written straight into the shadow slots and published from there), kRepublish (no lease:
 // parameters from the rank's own committed main weights, whose slots nobody else can retire).
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "actors/gpu_actor/device.h"
+#include "actors/gpu_actor/resident_slots.h"
 #include "actors/runtime/job_plan.h"
 #include "shm/chunk_window.h"
 #include "shm/contract/geometry.h"
@@ -89,7 +93,7 @@ class WindowPipeline {
  public:
   // `window` and `device` outlive the pipeline; staging is already allocated.
   WindowPipeline(Device& device, const ChunkWindow& window, Rank rank, const ArenaSpec& arena,
-                 PipelineLimits limits, PipelinePort& port);
+                 const ResidentSlots& resident, PipelineLimits limits, PipelinePort& port);
 
   // REQUIRES: idle(). `chunks` ascending: those that the update run of `step` will have.
   void prefetch(Step step, const std::vector<uint32_t>& chunks);
@@ -119,6 +123,8 @@ class WindowPipeline {
   // only once drained().
   void abandon();
   bool drained();
+  // Nothing enqueued writes a slot. A prefetch only reads: it may wait for its step for long.
+  bool writes_nothing() { return prefetching_ || drained(); }
   // Which window waits for what: for diagnosis.
   std::string describe() const;
   // When the run last moved; the actor's deadline.
@@ -173,6 +179,7 @@ class WindowPipeline {
   void start_republish(Window& window);
   uint32_t take_buffer(Window& window);
   void publish_staged(Window& window, uint32_t buffer);
+  ChunkLayout layout_of_chunk(uint32_t chunk) const;
   void poll_window(Window& window, uint64_t now_us);
   void finish_compute(Window& window, uint64_t now_us);
   void send_commit(Window& window, uint64_t now_us);
@@ -181,13 +188,16 @@ class WindowPipeline {
   bool sums_hold(const Window& window);
   void account_time(uint64_t now_us);
   void note_directions();
-  AdamChunk staged_chunk(uint32_t chunk, char* base) const;
+  // The ranges of a chunk that kernels take one by one: `staged` is its travelling part, `resident`
+  // its device's slot.
+  std::vector<AdamChunk> staged_parts(uint32_t chunk, char* staged, char* resident) const;
   bool rehearsed(const Window& window) const;
 
   Device& device_;
   const ChunkWindow& window_;
   Rank rank_;
   const ArenaSpec& arena_;
+  ResidentSlots resident_;
   PipelineLimits limits_;
   PipelinePort& port_;
 

@@ -18,8 +18,9 @@ std::vector<uint64_t> StoreService::window_bytes_of(const ControlView& view) {
 }
 
 // From the coordinator and the lease table, each time: whatever ends a lease gives back its credit.
+// Of a step that is not open yet everything is left, and its first windows are read ahead.
 void StoreService::load_credits() {
-  const bool leasing = coordinator_.lease_step() != kNoStep;
+  const bool leasing = coordinator_.may_lease(coordinator_.step_committed() + 1);
   for (uint32_t r = 0; r < peers_.size(); ++r) {
     const Rank rank{r};
     const RankRecord& record = store_.view().rank(rank);

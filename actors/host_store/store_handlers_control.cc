@@ -85,9 +85,42 @@ Status StoreService::on_hold_request(const Request& request) {
   const Result<uint64_t> id = hold_for(request, body);
   if (!id) return id.status();
   holds_[id.value()] = HoldOwner{request.peer, request.frame.header.sequence, body.ttl_ms};
-  if (coordinator_.hold_is_granted(id.value())) {
-    reply(request, MessageKind::kHoldReply,
-          HoldBody{coordinator_.step_committed(), id.value(), body.ttl_ms});
+  if (coordinator_.hold_is_granted(id.value())) grant_hold(id.value());
+  return Status::ok();
+}
+
+// Whether readers find all of the committed state in memory of the host.
+bool StoreService::residents_are_saved() const {
+  const Step committed = coordinator_.step_committed();
+  if (committed < 0 || !store_.view().split().has_resident()) return true;
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [&](const RankPeer& peer) { return peer.resident_saved == committed; });
+}
+
+// Answers a hold that is in force, once readers find what they want. A rank that does not answer is
+// asked again with the requester's next repetition: its actor may be a new one.
+void StoreService::grant_hold(uint64_t hold_id) {
+  const auto owner = holds_.find(hold_id);
+  OPTLEASE_CHECK(owner != holds_.end(), "hold %llu has no owner",
+                 static_cast<unsigned long long>(hold_id));
+  const Step committed = coordinator_.step_committed();
+  if (!residents_are_saved()) return broadcast(MessageKind::kSaveResident, StepBody{committed});
+  const HoldBody body{committed, hold_id, owner->second.ttl_ms};
+  outgoing_.push_back(
+      {owner->second.peer,
+       encode(Speaker{0, 0, epoch_.value}, MessageKind::kHoldReply, owner->second.sequence, body)});
+}
+
+Status StoreService::on_resident_saved(const Request& request) {
+  const auto body = request.frame.as<StepBody>();
+  RankPeer& peer = peers_[request.rank().value];
+  if (body.step != coordinator_.step_committed() || peer.resident_saved == body.step) {
+    return Status::ok();  // a late or repeated answer
+  }
+  peer.resident_saved = body.step;
+  if (!residents_are_saved()) return Status::ok();
+  for (const auto& [id, owner] : holds_) {
+    if (coordinator_.hold_is_granted(id)) grant_hold(id);
   }
   return Status::ok();
 }

@@ -195,6 +195,8 @@ Status StoreService::dispatch(const Request& request) {
       return from_actor(request, &Self::on_heartbeat);
     case MessageKind::kCorruptChunk:
       return from_actor(request, &Self::on_corrupt_chunk);
+    case MessageKind::kResidentSaved:
+      return from_actor(request, &Self::on_resident_saved);
     case MessageKind::kIncarnationStarted:
       return from_launcher(request, &Self::on_incarnation_started);
     case MessageKind::kIncarnationLost:
@@ -221,6 +223,7 @@ Status StoreService::dispatch(const Request& request) {
     case MessageKind::kCommitReply:
     case MessageKind::kStepCommitted:
     case MessageKind::kStopActor:
+    case MessageKind::kSaveResident:
     case MessageKind::kStatusReply:
     case MessageKind::kHoldReply:
     case MessageKind::kAttach:
@@ -301,7 +304,7 @@ void StoreService::perform(const StoreAction& action) {
     case StoreAction::Kind::kGoReduce:
       return broadcast(MessageKind::kGoReduce, GoBody{action.group_epoch, action.step}, needs);
     case StoreAction::Kind::kHoldGranted:
-      return grant_hold(action);
+      return grant_hold(action.hold_id);
     case StoreAction::Kind::kHoldEnded:
       log_warn("hold %llu was not renewed in time and is over",
                static_cast<unsigned long long>(action.hold_id));
@@ -339,6 +342,7 @@ void StoreService::commit_step(Step step) {
   store_.set_step_committed(step);
   count_skipped();
   record_.reset();
+  credits_.forget_up_to(step);
   log_debug("step %lld is committed", num(step));
   broadcast(MessageKind::kStepCommitted, StepBody{step});
 }
@@ -352,16 +356,6 @@ void StoreService::count_skipped() {
   if (!record) return;
   const auto skipped = static_cast<uint64_t>(step - record->update_count);
   while (view.header().steps_skipped.load() < skipped) store_.count_skipped_step();
-}
-
-void StoreService::grant_hold(const StoreAction& action) {
-  const auto owner = holds_.find(action.hold_id);
-  OPTLEASE_CHECK(owner != holds_.end(), "hold %llu has no owner",
-                 static_cast<unsigned long long>(action.hold_id));
-  const HoldBody body{action.step, action.hold_id, owner->second.ttl_ms};
-  outgoing_.push_back(
-      {owner->second.peer,
-       encode(Speaker{0, 0, epoch_.value}, MessageKind::kHoldReply, owner->second.sequence, body)});
 }
 
 std::string StoreService::describe() const {

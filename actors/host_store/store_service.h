@@ -76,6 +76,9 @@ class StoreService {
     Step step = kNoStep;  // of its last heartbeat
     uint32_t phase = 0;
     std::set<uint32_t> corrupt_chunks;
+    // The committed step as of which its resident slots are saved. They move on with the next step
+    // only, whoever serves the rank meanwhile.
+    Step resident_saved = kNoStep;
   };
   struct HoldOwner {
     std::string peer;
@@ -99,7 +102,6 @@ class StoreService {
   void commit_step(Step step);
   void apply_skip(Step step);
   void void_records(Step step);
-  void grant_hold(const StoreAction& action);
   void count_skipped();
   // Carries what the lease table knows of the rank to the coordinator.
   void sync_rank(Rank rank);
@@ -115,6 +117,7 @@ class StoreService {
   Status on_published(const Request& request);
   Status on_heartbeat(const Request& request);
   Status on_corrupt_chunk(const Request& request);
+  Status on_resident_saved(const Request& request);
   Status check_chunks(Rank rank, uint32_t first_chunk, uint32_t chunk_count) const;
   Status check_lease_step(Step step) const;
   Status check_commit_step(Step step) const;
@@ -140,6 +143,8 @@ class StoreService {
   Status on_hold_release(const Request& request);
   Status on_stop_store(const Request& request);
   Result<uint64_t> hold_for(const Request& request, const HoldBody& body);
+  void grant_hold(uint64_t hold_id);
+  bool residents_are_saved() const;
 
   template <class Body>
   void reply(const Request& request, MessageKind kind, const Body& body,

@@ -117,6 +117,12 @@ bool WindowCredits::wait(Rank rank, const WaitingLease& lease) {
   return true;
 }
 
+void WindowCredits::forget_up_to(Step step) {
+  for (std::deque<WaitingLease>& queue : waiting_) {
+    std::erase_if(queue, [&](const WaitingLease& lease) { return lease.body.step <= step; });
+  }
+}
+
 bool WindowCredits::anybody_waits() const {
   return std::any_of(waiting_.begin(), waiting_.end(),
                      [](const auto& queue) { return !queue.empty(); });

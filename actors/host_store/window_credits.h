@@ -67,6 +67,8 @@ class WindowCredits {
   std::optional<WaitingLease> next();
   // What the rank waits for is void: it is gone, or begins anew.
   void forget(Rank rank) { waiting_[rank.value].clear(); }
+  // So is what waits for a version up to `step`: it is committed, perhaps unchanged.
+  void forget_up_to(Step step);
   size_t waiting(Rank rank) const { return waiting_[rank.value].size(); }
   bool anybody_waits() const;
 

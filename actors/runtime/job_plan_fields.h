@@ -40,12 +40,19 @@ void fields(A& a, Is<SpaceSpec> auto& p) {
   a("chunk_elements", chunk_elements);
 }
 template <class A>
+void fields(A& a, Is<StateSplit> auto& p) {
+  auto& [main, resident_millionths] = p;
+  a("main", main);
+  a("resident_millionths", resident_millionths);
+}
+template <class A>
 void fields(A& a, Is<SegmentPlan> auto& p) {
-  auto& [job_name, world_size, window_chunks, prefetch_windows, spaces] = p;
+  auto& [job_name, world_size, window_chunks, prefetch_windows, split, spaces] = p;
   a("job_name", job_name);
   a("world_size", world_size);
   a("window_chunks", window_chunks);
   a("prefetch_windows", prefetch_windows);
+  a("split", split);
   a("spaces", spaces);
 }
 template <class A>

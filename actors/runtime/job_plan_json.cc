@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool parse_name(const std::string& text, DType* out) { return parse_dtype(text, out); }
+bool parse_name(const std::string& text, MainForm* out) { return parse_main_form(text, out); }
 bool parse_name(const std::string& text, Rule* out) {
   for (const Rule rule : {Rule::kAdamW, Rule::kAdam}) {
     if (text != name_of(rule)) continue;

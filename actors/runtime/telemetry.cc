@@ -51,6 +51,7 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_staging_bytes", t.staging_bytes);
   a("optlease_actor_staging_peak_bytes", t.staging_peak_bytes);
   a("optlease_actor_staging_budget_bytes", t.staging_budget_bytes);
+  a("optlease_actor_resident_bytes", t.resident_bytes);
   a("optlease_actor_steps_total", t.steps_total);
   a("optlease_actor_steps_skipped_total", t.steps_skipped_total);
   a("optlease_actor_step_seconds", t.step_seconds);

@@ -67,6 +67,7 @@ struct ActorTelemetry {
   uint64_t staging_bytes = 0;
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
+  uint64_t resident_bytes = 0;  // slots of the state's part that stays on the device
   // Steps.
   uint64_t steps_total = 0;
   uint64_t steps_skipped_total = 0;

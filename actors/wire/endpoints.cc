@@ -146,6 +146,9 @@ std::string RunDirectory::control_segment() const {
 std::string RunDirectory::arena_segment(Rank rank) const {
   return "/" + segment_prefix() + job_name_ + format(".r%u", rank.value);
 }
+std::string RunDirectory::resident_segment(Rank rank) const {
+  return "/" + segment_prefix() + job_name_ + format(".d%u", rank.value);
+}
 std::string RunDirectory::gradient_segment(Rank rank) const {
   return "/" + segment_prefix() + job_name_ + format(".g%u", rank.value);
 }

@@ -3,6 +3,7 @@
 //
 //   run directory   $XDG_RUNTIME_DIR/optlease/<job>  or  /tmp/optlease-<uid>/<job>
 //   segments        /optlease.<uid>.<job>.ctl | .r<rank> (arena) | .g<rank> (gradient shards)
+//                   | .d<rank> (resident slots)
 //                   | .lock (empty; its flock is the ownership of the job)
 #pragma once
 
@@ -42,6 +43,7 @@ class RunDirectory {
   std::string control_segment() const;  // shm_open names, with the leading '/'
   std::string arena_segment(Rank rank) const;
   std::string gradient_segment(Rank rank) const;
+  std::string resident_segment(Rank rank) const;
   std::string lock_segment() const;
 
  private:

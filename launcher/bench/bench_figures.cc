@@ -10,7 +10,8 @@ namespace {
 // By rank; a rank without state has streamed nothing and is null.
 using Row = std::vector<const StepFigures*>;
 
-bool streamed(const StepFigures& figures) { return figures.bytes_in > 0; }
+// Of a state that stays on the device nothing travels, and it streams all the same.
+bool streamed(const StepFigures& figures) { return figures.stream_ended_us > 0; }
 
 bool has_state(const std::vector<StepFigures>& steps) {
   return std::any_of(steps.begin(), steps.end(), streamed);

@@ -177,7 +177,9 @@ Status lay_out(SegmentPlan* plan, uint64_t chunk_size_bytes) {
 
 ArenaSpec arena_of(const SegmentPlan& plan, Rank rank) {
   ArenaSpec arena;
-  uint64_t largest = 0;
+  arena.split = plan.split;
+  uint64_t host = 0, resident = 0;  // the most of any chunk: not always of the longest
+  uint64_t last_elements = 0;
   for (uint32_t s = 0; s < plan.spaces.size(); ++s) {
     const SpaceSpec& space = plan.spaces[s];
     const int member = member_index(space, rank);
@@ -185,13 +187,20 @@ ArenaSpec arena_of(const SegmentPlan& plan, Rank rank) {
     const ElementRange shard = shard_range(space, static_cast<uint32_t>(member));
     for (uint64_t at = shard.begin; at < shard.end; at += space.chunk_elements) {
       const ElementRange range{at, std::min(shard.end, at + space.chunk_elements)};
-      largest = std::max(largest, chunk_bytes(range.size()));
+      if (range.size() != last_elements) {
+        const ChunkLayout layout = layout_of(plan.split, range.size());
+        host = std::max(host, layout.host_bytes);
+        resident = std::max(resident, layout.resident_bytes);
+        last_elements = range.size();
+      }
       arena.state_bytes += range.size() * kAdamArrayCount * 4;
       arena.chunks.push_back({s, range});
     }
   }
   const uint32_t chunks = static_cast<uint32_t>(arena.chunks.size());
-  arena.slot_bytes = round_up(largest, kPageBytes);
+  // A page, where nothing travels: slots are told apart by their place.
+  arena.slot_bytes = chunks == 0 ? 0 : round_up(std::max<uint64_t>(host, 1), kPageBytes);
+  arena.resident_slot_bytes = round_up(resident, kPageBytes);
   arena.slot_count = chunks + std::min(chunks, (plan.prefetch_windows + 2) * plan.window_chunks);
   return arena;
 }
@@ -213,6 +222,11 @@ uint64_t layout_hash(const SegmentPlan& plan) {
   number(plan.world_size);
   number(plan.window_chunks);
   number(plan.prefetch_windows);
+  // Absent where all of the state is the host's: such layouts are older than any split.
+  if (plan.split.has_resident()) {
+    text(name_of(plan.split.main));
+    number(plan.split.resident_millionths);
+  }
   number(plan.spaces.size());
   for (const SpaceSpec& space : plan.spaces) {
     text(space.name);
@@ -245,6 +259,7 @@ std::string why_invalid(const SegmentPlan& plan) {
   if (plan.prefetch_windows == 0 || plan.prefetch_windows >= kLeasesInFlightMax) {
     return "prefetch_windows is not in 1..63";
   }
+  if (const char* why = why_invalid(plan.split)) return why;
   if (plan.spaces.empty() || plan.spaces.size() > kSpaceCountMax) return "spaces are not 1..2048";
   uint64_t tensors = 0;
   std::set<std::string> names;
@@ -263,6 +278,9 @@ std::string why_invalid(const SegmentPlan& plan) {
       return "space '" + space.name + "' names a group past the last";
     if (bytes_of(space.param_dtype) == 0 || bytes_of(space.grad_dtype) == 0)
       return "space '" + space.name + "' has an unknown dtype";
+    if (plan.split.main == MainForm::kBf16Remainder && space.param_dtype != DType::kBF16)
+      return "space '" + space.name +
+             "' has main weights as BF16 and remainder, and parameters that are not BF16";
     std::set<std::string> tensor_names;
     for (const TensorSpec& tensor : space.tensors) {
       if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes)

@@ -5,7 +5,8 @@
 // Member m of the space's rank group owns the shard [m*S, min((m+1)*S, elements)), S a multiple of
 // kShardAlignElements. A shard is cut into chunks of chunk_elements (the last may be shorter). A
 // chunk's bytes in its slot are its state arrays one after another, each of its own elements and
-// kArrayAlignBytes-aligned.
+// kArrayAlignBytes-aligned. Where a part of the state stays on the device, state_split.h says
+// which.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,29 @@
 #include "shm/contract/dtype.h"
 #include "shm/contract/ids.h"
 #include "shm/contract/optimizer_params.h"
+#include "shm/contract/state_split.h"
 #include "shm/contract/status.h"
 
 namespace optlease {
 
 struct TensorSpec {
   std::string name;
-  std::vector<uint64_t> shape;          // elements a dimension; empty = scalar
-  uint64_t flat_offset = 0;             // elements, within its space
+  std::vector<uint64_t> shape;  // elements a dimension; empty = scalar
+  uint64_t flat_offset = 0;     // elements, within its space
   uint64_t elements = 0;
-  std::vector<uint64_t> global_shape;   // where it is a shard of a larger tensor; else empty
+  std::vector<uint64_t> global_shape;  // where it is a shard of a larger tensor; else empty
   std::vector<uint64_t> global_offset;
 };
 
 struct SpaceSpec {
   std::string name;
-  std::vector<Rank> members;            // ascending global ranks
+  std::vector<Rank> members;  // ascending global ranks
   std::vector<TensorSpec> tensors;
-  uint64_t elements = 0;                // sum over tensors
-  DType param_dtype = DType::kF32;      // of the parameter buffer
-  DType grad_dtype = DType::kF32;       // of the trainer's gradient buffer
-  uint32_t group = 0;                   // index into StepRecord::groups
-  uint64_t shard_elements = 0;          // S above; 0 only for an empty space
+  uint64_t elements = 0;            // sum over tensors
+  DType param_dtype = DType::kF32;  // of the parameter buffer
+  DType grad_dtype = DType::kF32;   // of the trainer's gradient buffer
+  uint32_t group = 0;               // index into StepRecord::groups
+  uint64_t shard_elements = 0;      // S above; 0 only for an empty space
   uint64_t chunk_elements = 0;
 };
 
@@ -46,37 +48,30 @@ struct SegmentPlan {
   uint32_t world_size = 0;
   uint32_t window_chunks = 1;
   uint32_t prefetch_windows = 2;
+  StateSplit split;
   std::vector<SpaceSpec> spaces;
-};
-
-// [begin, end) in elements of the space.
-struct ElementRange {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  uint64_t size() const { return end - begin; }
 };
 
 // One chunk of a rank.
 struct ChunkSpec {
-  uint32_t space = 0;                   // index into SegmentPlan::spaces
-  ElementRange range;                   // in elements of the space
+  uint32_t space = 0;  // index into SegmentPlan::spaces
+  ElementRange range;  // in elements of the space
 };
 
 // One rank's arena.
 struct ArenaSpec {
-  std::vector<ChunkSpec> chunks;        // ChunkIndex order: spaces in order, elements ascending
-  uint64_t slot_bytes = 0;              // page multiple; the same for every slot of the arena
-  uint32_t slot_count = 0;              // chunks + shadow slots
-  uint64_t state_bytes = 0;             // logical bytes: elements x arrays x 4
+  std::vector<ChunkSpec> chunks;  // ChunkIndex order: spaces in order, elements ascending
+  StateSplit split;
+  uint64_t slot_bytes = 0;           // page multiple; the same for every slot of the arena
+  uint64_t resident_slot_bytes = 0;  // the same of the resident arena; 0: there is none
+  uint32_t slot_count = 0;           // chunks + shadow slots
+  uint64_t state_bytes = 0;          // logical bytes: elements x arrays x 4
 };
 
-inline constexpr uint32_t kAdamArrayCount = 3;  // main, exp_avg, exp_avg_sq: FP32
-// The state arrays' names, in slot order, as torch.optim's state dict has them.
-inline constexpr const char* kAdamArrayNames[kAdamArrayCount] = {"main", "exp_avg", "exp_avg_sq"};
-
-// Bytes from one array's start to the next in a chunk of `elements`.
+// Bytes from one array's start to the next in a chunk of `elements` that is all in one slot;
+// checksums count words so, wherever the arrays lie (kernels/checksum.h).
 uint64_t array_stride_bytes(uint64_t elements);
-// Bytes a chunk of `elements` occupies in its slot, all arrays.
+// Bytes of a whole chunk of `elements`, all arrays in FP32.
 uint64_t chunk_bytes(uint64_t elements);
 // The most elements (a multiple of kShardAlignElements) whose chunk fits `bytes`; at least one
 // alignment unit.

@@ -46,6 +46,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kHeartbeat: return "Heartbeat";
     case MessageKind::kCorruptChunk: return "CorruptChunk";
     case MessageKind::kParamsWritten: return "ParamsWritten";
+    case MessageKind::kResidentSaved: return "ResidentSaved";
     case MessageKind::kWelcome: return "Welcome";
     case MessageKind::kGroupFormed: return "GroupFormed";
     case MessageKind::kGroupBroken: return "GroupBroken";
@@ -57,6 +58,7 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kStepCommitted: return "StepCommitted";
     case MessageKind::kRefused: return "Refused";
     case MessageKind::kStopActor: return "StopActor";
+    case MessageKind::kSaveResident: return "SaveResident";
     case MessageKind::kIncarnationStarted: return "IncarnationStarted";
     case MessageKind::kIncarnationLost: return "IncarnationLost";
     case MessageKind::kIncarnationReaped: return "IncarnationReaped";
@@ -110,6 +112,8 @@ uint32_t body_bytes_of(MessageKind kind) {
     case MessageKind::kStopActor:
     case MessageKind::kParamsWritten:
     case MessageKind::kPrepare:
+    case MessageKind::kSaveResident:
+    case MessageKind::kResidentSaved:
       return sizeof(StepBody);
     case MessageKind::kLeaseGrant:
       return sizeof(LeaseGrantBody);

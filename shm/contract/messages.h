@@ -34,6 +34,7 @@ enum class MessageKind : uint16_t {
   kHeartbeat = 8,      // HeartbeatBody; renews every lease of the incarnation
   kCorruptChunk = 9,   // CorruptChunkBody
   kParamsWritten = 10, // StepBody: its parameters of the open step are all in its buffer
+  kResidentSaved = 11, // StepBody: answers kSaveResident
   // store -> actor
   kWelcome = 64,       // WelcomeBody
   kGroupFormed = 65,   // GroupBody
@@ -46,6 +47,7 @@ enum class MessageKind : uint16_t {
   kStepCommitted = 72, // StepBody
   kRefused = 73,       // RefusedBody + text
   kStopActor = 74,     // StepBody (the last committed step)
+  kSaveResident = 75,  // StepBody (the committed step): readers want the resident segment whole
   // launcher or tool <-> store
   kIncarnationStarted = 128,  // IncarnationBody
   kIncarnationLost = 129,     // IncarnationBody: its lifeline closed

@@ -60,6 +60,25 @@ uint64_t checksum_of(const SavedShardsHeader& header) {
   return fnv1a(&header, offsetof(SavedShardsHeader, checksum));
 }
 
+uint64_t checksum_of(const ResidentHeader& header) {
+  return fnv1a(&header, offsetof(ResidentHeader, checksum));
+}
+
+const char* why_invalid(const ResidentHeader& h, uint64_t actual_bytes) {
+  if (actual_bytes < kResidentSlotsOffset) return "it is shorter than its header page";
+  if (h.magic != kResidentMagic) return "the magic number is not a resident segment's";
+  if (h.version != kSegmentVersion) return "it has another format version";
+  if (h.checksum != checksum_of(h)) return "its header's checksum does not hold";
+  if (h.reserved_zero != 0 || h.reserved_zero_2 != 0) return "a reserved field is not zero";
+  if (h.total_bytes != actual_bytes) return "it has another size than its header says";
+  if (h.slot_bytes % kPageBytes != 0) return "its slots are not page multiples";
+  if (h.slot_count != 0 && h.slot_bytes != (actual_bytes - kResidentSlotsOffset) / h.slot_count) {
+    return "its slots are not as large as it is";
+  }
+  if (h.whole.load(std::memory_order_acquire) > 1) return "a flag is neither 0 nor 1";
+  return nullptr;
+}
+
 const char* why_invalid(const SavedShardsHeader& h, uint64_t actual_bytes) {
   if (h.magic != kSavedShardsMagic) return "nothing was ever saved there";
   if (h.version != kSegmentVersion) return "it was saved by another version";

@@ -100,7 +100,7 @@ TEST(Geometry, AlignsArraysAndBoundsChunks) {
 
 TEST(Geometry, CutsShardsOnAlignmentUnits) {
   SpaceSpec space = make_space("a", first_ranks(3), {1000});
-  SegmentPlan plan{"job", 3, 1, 2, {space}};
+  SegmentPlan plan{"job", 3, 1, 2, {}, {space}};
   ASSERT_TRUE(lay_out(&plan, 4096).is_ok());
   EXPECT_EQ(plan.spaces[0].shard_elements, 384u);
   EXPECT_EQ(shard_range(plan.spaces[0], 2).begin, 768u);
@@ -110,7 +110,7 @@ TEST(Geometry, CutsShardsOnAlignmentUnits) {
 }
 
 TEST(Geometry, LeavesLateMembersOfATinySpaceEmpty) {
-  SegmentPlan plan{"job", 8, 1, 2, {make_space("a", first_ranks(8), {100})}};
+  SegmentPlan plan{"job", 8, 1, 2, {}, {make_space("a", first_ranks(8), {100})}};
   ASSERT_TRUE(lay_out(&plan, 1 << 20).is_ok());
   EXPECT_EQ(arena_of(plan, Rank(1)).chunks.size(), 1u);
   EXPECT_TRUE(arena_of(plan, Rank(2)).chunks.empty());
@@ -120,27 +120,27 @@ TEST(Geometry, LeavesLateMembersOfATinySpaceEmpty) {
 }
 
 TEST(Geometry, HasNoMoreShadowSlotsThanChunks) {
-  SegmentPlan plan{"job", 1, 8, 4, {make_space("a", {0}, {64 * 3})}};
+  SegmentPlan plan{"job", 1, 8, 4, {}, {make_space("a", {0}, {64 * 3})}};
   ASSERT_TRUE(lay_out(&plan, 768).is_ok());
   EXPECT_EQ(arena_of(plan, Rank(0)).chunks.size(), 3u);
   EXPECT_EQ(arena_of(plan, Rank(0)).slot_count, 6u);
 }
 
 TEST(Geometry, MakesOneChunkAShardWhenAskedTo) {
-  SegmentPlan plan{
-      "job", 2, 1, 2, {make_space("a", {0, 1}, {100000}), make_space("b", {1}, {777})}};
+  SegmentPlan plan{"job", 2,  1,
+                   2,     {}, {make_space("a", {0, 1}, {100000}), make_space("b", {1}, {777})}};
   ASSERT_TRUE(lay_out(&plan, 0).is_ok());
   EXPECT_EQ(arena_of(plan, Rank(0)).chunks.size(), 1u);
   EXPECT_EQ(arena_of(plan, Rank(1)).chunks.size(), 2u);
 }
 
 TEST(Geometry, RefusesEmptyAndOverflowingModels) {
-  SegmentPlan empty{"job", 1, 1, 2, {make_space("a", {0}, {})}};
+  SegmentPlan empty{"job", 1, 1, 2, {}, {make_space("a", {0}, {})}};
   EXPECT_EQ(lay_out(&empty, 4096).code(), StatusCode::kInvalidArgument);
-  SegmentPlan tensor{"job", 1, 1, 2, {make_space("a", {0}, {1})}};
+  SegmentPlan tensor{"job", 1, 1, 2, {}, {make_space("a", {0}, {1})}};
   tensor.spaces[0].tensors[0].shape = {1ull << 40, 1ull << 40};
   EXPECT_EQ(lay_out(&tensor, 4096).code(), StatusCode::kInvalidArgument);
-  SegmentPlan sum{"job", 1, 1, 2, {make_space("a", {0}, {1ull << 46, 1})}};
+  SegmentPlan sum{"job", 1, 1, 2, {}, {make_space("a", {0}, {1ull << 46, 1})}};
   EXPECT_EQ(lay_out(&sum, 1 << 30).code(), StatusCode::kInvalidArgument);
 }
 
@@ -149,7 +149,8 @@ TEST(Geometry, NeverPassesTheChunkSizeThatWasAskedFor) {
   std::mt19937_64 random(seed);
   for (int round = 0; round < 500; ++round) {
     const uint64_t bytes = 768 + random() % (1 << 20);
-    SegmentPlan plan{"job", 4, 1, 2, {make_space("a", first_ranks(4), {1 + random() % 10000000})}};
+    SegmentPlan plan{"job", 4,  1,
+                     2,     {}, {make_space("a", first_ranks(4), {1 + random() % 10000000})}};
     ASSERT_TRUE(lay_out(&plan, bytes).is_ok());
     ASSERT_LE(chunk_bytes(plan.spaces[0].chunk_elements), bytes) << "seed " << seed;
     ASSERT_EQ(plan.spaces[0].chunk_elements % kShardAlignElements, 0u);
@@ -216,7 +217,7 @@ TEST(Geometry, BoundsTheArenasOfRandomPlansWithSeveralSpaces) {
 }
 
 TEST(Geometry, BoundsAMixtureOfExperts) {
-  SegmentPlan plan{"moe", 8, 1, 2, {make_space("dense", first_ranks(8), {1300000007})}};
+  SegmentPlan plan{"moe", 8, 1, 2, {}, {make_space("dense", first_ranks(8), {1300000007})}};
   for (uint32_t r = 0; r < 8; ++r) {
     plan.spaces.push_back(make_space("expert" + std::to_string(r), {r}, {176160768 + r * 4099}));
   }
@@ -227,7 +228,7 @@ TEST(Geometry, BoundsAMixtureOfExperts) {
 
 TEST(Geometry, HashesEverythingThatDecidesTheBytes) {
   const auto hash = [](const std::function<void(SegmentPlan*)>& change) {
-    SegmentPlan plan{"job", 2, 1, 2, {make_space("a", {0, 1}, {1000, 200})}};
+    SegmentPlan plan{"job", 2, 1, 2, {}, {make_space("a", {0, 1}, {1000, 200})}};
     EXPECT_TRUE(lay_out(&plan, 4096).is_ok());
     change(&plan);
     return layout_hash(plan);
@@ -258,7 +259,7 @@ TEST(Geometry, HashesEverythingThatDecidesTheBytes) {
 
 TEST(Geometry, NamesEveryBrokenRuleOfAPlan) {
   const auto broken = [](const std::function<void(SegmentPlan*)>& change) {
-    SegmentPlan plan{"job", 2, 1, 2, {make_space("a", {0, 1}, {1000, 200})}};
+    SegmentPlan plan{"job", 2, 1, 2, {}, {make_space("a", {0, 1}, {1000, 200})}};
     EXPECT_TRUE(lay_out(&plan, 4096).is_ok());
     change(&plan);
     return !why_invalid(plan).empty();

@@ -79,7 +79,7 @@ inline std::vector<StructPlace> structs_in_memory_2() {
         OPTLEASE_FIELD(SpaceRecord, first_tensor), OPTLEASE_FIELD(SpaceRecord, tensor_count),
         OPTLEASE_FIELD(SpaceRecord, param_dtype), OPTLEASE_FIELD(SpaceRecord, grad_dtype),
         OPTLEASE_FIELD(SpaceRecord, group), OPTLEASE_FIELD(SpaceRecord, array_count),
-        OPTLEASE_FIELD(SpaceRecord, reserved_zero)}},
+        OPTLEASE_FIELD(SpaceRecord, main_form), OPTLEASE_FIELD(SpaceRecord, resident_millionths)}},
       {"TensorRecord",
        sizeof(TensorRecord),
        {OPTLEASE_FIELD(TensorRecord, name), OPTLEASE_FIELD(TensorRecord, shape),
@@ -134,6 +134,14 @@ inline std::vector<StructPlace> structs_in_memory_3() {
         OPTLEASE_FIELD(SavedShardsHeader, step), OPTLEASE_FIELD(SavedShardsHeader, data_bytes),
         OPTLEASE_FIELD(SavedShardsHeader, reserved_zero),
         OPTLEASE_FIELD(SavedShardsHeader, checksum)}},
+      {"ResidentHeader",
+       sizeof(ResidentHeader),
+       {OPTLEASE_FIELD(ResidentHeader, magic), OPTLEASE_FIELD(ResidentHeader, version),
+        OPTLEASE_FIELD(ResidentHeader, rank), OPTLEASE_FIELD(ResidentHeader, job_id),
+        OPTLEASE_FIELD(ResidentHeader, slot_bytes), OPTLEASE_FIELD(ResidentHeader, slot_count),
+        OPTLEASE_FIELD(ResidentHeader, reserved_zero), OPTLEASE_FIELD(ResidentHeader, total_bytes),
+        OPTLEASE_FIELD(ResidentHeader, checksum), OPTLEASE_FIELD(ResidentHeader, step),
+        OPTLEASE_FIELD(ResidentHeader, whole), OPTLEASE_FIELD(ResidentHeader, reserved_zero_2)}},
       {"VaultMessage",
        sizeof(VaultMessage),
        {OPTLEASE_FIELD(VaultMessage, magic), OPTLEASE_FIELD(VaultMessage, version),
@@ -184,8 +192,7 @@ inline std::vector<StructPlace> structs_in_messages_1() {
        sizeof(LeaseGrantBody),
        {OPTLEASE_FIELD(LeaseGrantBody, lease_id), OPTLEASE_FIELD(LeaseGrantBody, step),
         OPTLEASE_FIELD(LeaseGrantBody, first_chunk), OPTLEASE_FIELD(LeaseGrantBody, chunk_count),
-        OPTLEASE_FIELD(LeaseGrantBody, entry_count),
-        OPTLEASE_FIELD(LeaseGrantBody, deferred)}},
+        OPTLEASE_FIELD(LeaseGrantBody, entry_count), OPTLEASE_FIELD(LeaseGrantBody, deferred)}},
   };
 }
 

@@ -109,6 +109,51 @@ same actor-kills "$oracle"
 killed launcher-kills launcher "$oracle"
 killed node-kills all "$oracle" --set gradients.durable=true
 
+# A part of the state stays on the device: the digest of the CPU job that offloads everything, also under kills.
+splits=("optimizer.main=bf16+remainder" "offload.fraction=0" "offload.fraction=0.3" "optimizer.main=bf16+remainder offload.fraction=0.5")
+for i in "${!splits[@]}"; do
+  split=()
+  for word in ${splits[$i]}; do split+=(--set "$word"); done
+  run "cpu-split$i" cuda.toml --set ranks.device=cpu "${sized[@]}" "${split[@]}" || fail "cpu-split$i ended with code $?"
+  same "cpu-split$i" "$oracle"
+  run "cuda-split$i" cuda.toml "${sized[@]}" "${split[@]}" || fail "cuda-split$i ended with code $?"
+  same "cuda-split$i" "$oracle"
+  run "kills-split$i" cuda.toml "${sized[@]}" "${split[@]}" --set "rehearse=[$rehearsals]" ||
+    fail "kills-split$i ended with code $?"
+  same "kills-split$i" "$oracle"
+done
+killed launcher-kills-split launcher "$oracle" --set "optimizer.main=bf16+remainder" --set offload.fraction=0.7
+
+# A hold of a running job: the actor saves its resident slots first.
+"$bin/optlease" run "$configs/cuda.toml" --quiet --report "$work/hold-split.json" --set job.name=hold-split \
+  --set ranks.world_size=1 "${sized[@]}" --set offload.fraction=0.6 > "$work/hold-split.log" 2>&1 &
+launcher=$!
+digests=0
+while kill -0 "$launcher" 2> /dev/null; do
+  "$bin/optlease" digest hold-split > "$work/hold-split.digest" 2> /dev/null && digests=$((digests + 1))
+  sleep 0.5
+done
+wait "$launcher" || fail "hold-split ended with code $?"
+say "hold-split: $digests digests of the running job"
+[ "$digests" -gt 0 ] || fail "hold-split: no digest of the running job"
+same hold-split "$oracle"
+
+# All killed at one instant: what stayed on the device is lost, and the resumed job says so.
+"$bin/optlease" run "$configs/cuda.toml" --quiet --set job.name=lost-split --set ranks.world_size=1 "${sized[@]}" \
+  --set offload.fraction=0.6 > "$work/lost-split.log" 2>&1 &
+launcher=$!
+sleep 4
+# shellcheck disable=SC2046
+kill -KILL "$launcher" $(pgrep -P "$launcher") 2> /dev/null
+wait "$launcher" 2> /dev/null
+"$bin/optlease" run "$configs/cuda.toml" --resume --quiet --set job.name=lost-split --set ranks.world_size=1 \
+  "${sized[@]}" --set offload.fraction=0.6 >> "$work/lost-split.log" 2>&1
+code=$?
+[ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
+cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null | grep -q "from a checkpoint" ||
+  fail "lost-split: no words about what is lost"
+"$bin/optlease" clean lost-split > /dev/null 2>&1
+
 run trainer-cpu quickstart.toml || fail "trainer-cpu ended with code $?"
 run trainer-cuda quickstart.toml --set ranks.device=cuda || fail "trainer-cuda ended with code $?"
 same trainer-cuda "$(digest_of "$work/trainer-cpu.json")"

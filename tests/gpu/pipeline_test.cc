@@ -44,6 +44,11 @@ struct GpuJob {
       : params(shape.elements * bytes_of(shape.param_dtype)), grads(shape.elements * 4) {
     shape.device = "cuda";
     shape.device_params = params.data();
+    if (shape.split.has_resident()) {
+      resident.emplace(resident_bytes_of(shape));
+      shape.device_resident = resident->data();
+      shape.take_resident = [this] { return resident->take(); };
+    }
     job.emplace(shape);
   }
   Status initialise() { return job->run(RunKind::kInitialise, 0, {}, nullptr, fill_initial); }
@@ -55,7 +60,13 @@ struct GpuJob {
     if (!status.is_ok()) job->restart_actor();  // the streams end before the gradients change
     return status;
   }
+  static uint64_t resident_bytes_of(InProcessShape shape) {
+    shape.device = "cpu";
+    const InProcessJob probe(shape);
+    return probe.arena().resident_slot_bytes * probe.arena().slot_count;
+  }
   GpuBytes params, grads;
+  std::optional<GpuBytes> resident;
   std::optional<InProcessJob> job;
 };
 
@@ -134,6 +145,22 @@ TEST_P(GpuPipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
     expect_same(gpu, expected);
   }
 }
+
+InProcessShape with_split(InProcessShape shape, const StateSplit& split) {
+  shape.split = split;
+  return shape;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Splits, GpuPipelineShapes,
+    testing::Values(
+        with_split({kElements, 64 << 10, 1, 2, 3, DType::kBF16}, {MainForm::kBf16Remainder, 0}),
+        with_split({kElements, 20 << 10, 4, 3, 4, DType::kBF16},
+                   {MainForm::kBf16Remainder, 150'000}),
+        with_split({kElements, 0, 1, 1, 1, DType::kBF16}, {MainForm::kBf16Remainder, 1'000'000}),
+        with_split({kElements, 64 << 10, 2, 2, 3}, {MainForm::kF32, 200'000}),
+        with_split({kElements, 768, 16, 2, 3, DType::kF16}, {MainForm::kF32, 700'000}),
+        with_split({kElements, 64 << 10, 3, 1, 2, DType::kBF16}, {MainForm::kF32, 1'000'000})));
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuPipelineShapes,

@@ -205,6 +205,90 @@ TEST_F(GpuUpdate, RepublishWritesTheCpusParametersAndSums) {
   }
 }
 
+// A range of a chunk with main weights in halves, each array a buffer of its own, on both sides.
+struct Halves {
+  Halves(uint64_t count, DType grad_dtype, uint64_t offset, std::mt19937_64* random)
+      : elements(count), grad_type(grad_dtype), param_offset(offset) {
+    const size_t sizes[] = {count * 2,
+                            count * 2,
+                            count * 4,
+                            count * 4,
+                            count * bytes_of(grad_dtype),
+                            (count + offset) * 2 + kGuard};
+    for (size_t bytes : sizes) {
+      cpu.emplace_back(bytes, static_cast<char>(0xee));
+      gpu.push_back(std::make_unique<GpuBytes>(bytes));
+    }
+    fill(&cpu[0], DType::kBF16, Values::kUsual, random);
+    fill(&cpu[1], DType::kBF16, Values::kUsual, random);
+    fill(&cpu[2], DType::kF32, Values::kUsual, random);
+    fill(&cpu[3], DType::kF32, Values::kUsual, random);
+    for (uint64_t i = 0; i < count; ++i) cpu[3][4 * i + 3] &= 0x7f;  // a second moment
+    for (int i = 0; i < 4; ++i) gpu[i]->put(cpu[i].data(), cpu[i].size());
+  }
+  void next_gradient(std::mt19937_64* random) {
+    fill(&cpu[4], grad_type, Values::kUsual, random);
+    gpu[4]->put(cpu[4].data(), cpu[4].size());
+  }
+  AdamChunk chunk(bool on_gpu) {
+    const auto at = [&](int i) { return on_gpu ? gpu[i]->data() : cpu[i].data(); };
+    AdamChunk part;
+    part.main_rounded = reinterpret_cast<uint16_t*>(at(0));
+    part.main_remainder = reinterpret_cast<uint16_t*>(at(1));
+    part.exp_avg = reinterpret_cast<float*>(at(2));
+    part.exp_avg_sq = reinterpret_cast<float*>(at(3));
+    part.grad = at(4);
+    part.grad_dtype = grad_type;
+    part.param = at(5) + param_offset * 2;
+    part.param_dtype = DType::kBF16;
+    part.elements = elements;
+    part.first = 128;
+    part.chunk_elements = elements + 1000;
+    return part;
+  }
+
+  uint64_t elements;
+  DType grad_type;
+  uint64_t param_offset;
+  // Rounded, remainder, exp_avg, exp_avg_sq, gradients, parameters.
+  std::vector<std::vector<char>> cpu;
+  std::vector<std::unique_ptr<GpuBytes>> gpu;
+};
+
+TEST_F(GpuUpdate, GivesTheCpusBitsForMainWeightsInHalves) {
+  std::mt19937_64 random(kSeed);
+  for (int i = 0; i < 3 * 7 * 2; ++i) {
+    constexpr uint64_t kSizes[] = {1, 7, 8, 64, 255, 4096, 100'003};
+    Halves halves(kSizes[i / 6], kTypes[i % 3], static_cast<uint64_t>(i / 3 % 2), &random);
+    SCOPED_TRACE(format("gradients %s, %llu elements, parameters +%llu", name_of(halves.grad_type),
+                        static_cast<unsigned long long>(halves.elements),
+                        static_cast<unsigned long long>(halves.param_offset)));
+    for (int step = 1; step <= 3; ++step) {
+      halves.next_gradient(&random);
+      const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdam), 0};
+      const AdamFactors factors = make_adam_factors(group, step, 0.37f);
+      const ChunkSums expected = adam_update(halves.chunk(false), factors);
+      ChunkSums sums{5, 7};  // a launch adds
+      device_->update(halves.chunk(true), factors, &sums);
+      ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
+      ASSERT_EQ(sums.read, expected.read + 5) << "step " << step;
+      ASSERT_EQ(sums.written, expected.written + 7) << "step " << step;
+    }
+    for (int array = 0; array < 6; ++array) {
+      ASSERT_EQ(halves.gpu[array]->take(), halves.cpu[array]) << "buffer " << array;
+    }
+    std::vector<char>& params = halves.cpu[5];
+    std::fill(params.begin(), params.end(), static_cast<char>(0xee));
+    halves.gpu[5]->put(params.data(), params.size());
+    ChunkSums sums;
+    const uint64_t expected = republish(halves.chunk(false));
+    device_->republish(halves.chunk(true), &sums);
+    ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
+    ASSERT_EQ(sums.read, expected);
+    ASSERT_EQ(halves.gpu[5]->take(), params);
+  }
+}
+
 TEST_F(GpuUpdate, KeepsTheSumsOfChunksInFlightApart) {
   constexpr uint32_t kChunks = 200;
   constexpr uint64_t kElements = 1000;

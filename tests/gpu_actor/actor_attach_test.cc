@@ -162,6 +162,17 @@ TEST_F(AttachTest, WithoutAnAnswerOfTheStoreItEndsAsStoreLost) {
   EXPECT_EQ(actor.value()->run(), ExitCode::kStoreLost);
 }
 
+// The store that asked is another one, or long gone; its successor asks again.
+TEST_F(AttachTest, ASavingOfAStepThatIsNotCommittedIsNotAnswered) {
+  attach(kEpoch);
+  say(MessageKind::kSaveResident, kEpoch, 0, StepBody{3});
+  for (int i = 0; i < 3; ++i) {
+    const std::optional<Heard> heard = hear();
+    ASSERT_TRUE(heard);
+    EXPECT_NE(heard->kind, MessageKind::kResidentSaved);
+  }
+}
+
 // The window is at work in the shadow slot when the store calls its lease void.
 TEST_F(AttachTest, WhileTheStreamsStillWriteNoWelcomeCountsAndNoHelloIsSaid) {
   const uint64_t stale = attach(kEpoch);

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "actors/gpu_actor/step_log.h"
 #include "actors/runtime/clock.h"
@@ -65,7 +66,7 @@ class LoggedSteps : public testing::Test {
   }
   void step(Step number) {
     const GroupParams params{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
-    log_->run_begins(number, job_.device(), job_.pipeline().counters());
+    log_->run_begins(number, job_.device(), job_.pipeline());
     ASSERT_TRUE(
         job_.run(RunKind::kUpdate, number, make_adam_factors(params, number, 1), grads_.data())
             .is_ok());
@@ -111,6 +112,25 @@ TEST_F(LoggedSteps, EachLineIsOfItsOwnStep) {
     EXPECT_EQ(f.device_bytes_peak, job_.device().memory_use().used_bytes);
   }
   EXPECT_GE(lines[1].stream_begun_us, lines[0].stream_ended_us);
+}
+
+// What is read ahead is the step's, and what a prefetch that came to nothing has read is nobody's.
+TEST_F(LoggedSteps, BytesThatWereReadAheadAreOfTheStepThatGoesOnWithThem) {
+  log_->read_ahead_begins(job_.device());
+  job_.prefetch(1, 20);
+  job_.pipeline().release_prefetch();
+  job_.settle();
+  while (!job_.device().reached(job_.device().signal(StreamKind::kCopyIn)))
+    std::this_thread::yield();
+  log_->read_ahead_begins(job_.device());
+  job_.prefetch(1, 20);
+  step(1);
+  step(2);
+  const auto lines = logged();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].bytes_in, lines[0].bytes_out);
+  EXPECT_EQ(lines[1].bytes_in, lines[1].bytes_out);
+  EXPECT_GT(lines[0].stream_ended_us, lines[0].stream_begun_us);
 }
 
 TEST_F(LoggedSteps, AStepWithoutARunHasItsLineAndNoBytes) {

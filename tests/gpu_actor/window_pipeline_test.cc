@@ -105,6 +105,102 @@ TEST_P(PipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
   }
 }
 
+// Every part of the state on either side, in every shape: the same bits.
+class SplitShapes : public testing::TestWithParam<StateSplit> {};
+
+constexpr uint64_t kSplitElements = 20'003;
+
+InProcessShape split_shape(const StateSplit& split, int shape) {
+  InProcessShape job = shape == 0   ? InProcessShape{kSplitElements, 64 << 10, 1, 2, 3}
+                       : shape == 1 ? InProcessShape{kSplitElements, 20 << 10, 4, 3, 4}
+                       : shape == 2 ? InProcessShape{kSplitElements, 768, 16, 2, 3}
+                                    : InProcessShape{kSplitElements, 0, 1, 1, 1};
+  job.param_dtype = DType::kBF16;
+  job.split = split;
+  return job;
+}
+
+TEST_P(SplitShapes, GivesTheResidentBits) {
+  const Resident oracle = resident_run(4, kSplitElements);
+  for (int shape = 0; shape < 4; ++shape) {
+    InProcessJob job(split_shape(GetParam(), shape));
+    initialise(job);
+    for (Step step = 1; step <= 4; ++step) ASSERT_TRUE(step_once(job, step).is_ok());
+    expect_resident(job, oracle);
+  }
+}
+
+TEST_P(SplitShapes, AnActorThatEndsAnywhereLosesNothing) {
+  const Resident oracle = resident_run(3, kSplitElements);
+  std::mt19937 random(20261130);
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    InProcessJob job(split_shape(GetParam(), attempt % 3));
+    initialise(job);
+    for (Step step = 1; step <= 3; ++step) {
+      int turns_left = static_cast<int>(random() % 40);
+      (void)step_once(job, step, [&] { return turns_left-- == 0; });
+      ASSERT_TRUE(step_once(job, step).is_ok());
+    }
+    expect_resident(job, oracle);
+  }
+}
+
+TEST_P(SplitShapes, MovesTheTravellingBytesAndNoOthers) {
+  InProcessJob job(split_shape(GetParam(), 0));
+  initialise(job);
+  uint64_t travelling = 0;
+  for (const ChunkSpec& chunk : job.arena().chunks) {
+    travelling += layout_of(GetParam(), chunk.range.size()).host_bytes;
+  }
+  const DeviceCounters before = job.device().counters();
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const DeviceCounters after = job.device().counters();
+  EXPECT_EQ(after.bytes_in - before.bytes_in, travelling);
+  EXPECT_EQ(after.bytes_out - before.bytes_out, travelling);
+}
+
+TEST_P(SplitShapes, PublishesTheSameParametersAgain) {
+  InProcessJob job(split_shape(GetParam(), 1));
+  initialise(job);
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const std::vector<char> written = job.params();
+  std::memset(const_cast<char*>(job.params().data()), 0xee, job.params().size());
+  ASSERT_TRUE(job.run(RunKind::kRepublish, 1, {}, nullptr).is_ok());
+  EXPECT_EQ(job.params(), written);
+}
+
+TEST_P(SplitShapes, StopsAtAFlippedBitOfAResidentSlot) {
+  InProcessJob job(split_shape(GetParam(), 0));
+  initialise(job);
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  job.committed_resident_slot(1)[64] ^= 8;
+  EXPECT_EQ(step_once(job, 2).code(), StatusCode::kCorrupt);
+  ASSERT_EQ(job.corrupt.size(), 1u);
+  EXPECT_EQ(job.corrupt[0].chunk, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Splits, SplitShapes,
+                         testing::Values(StateSplit{MainForm::kBf16Remainder, 0},
+                                         StateSplit{MainForm::kBf16Remainder, 150'000},
+                                         StateSplit{MainForm::kBf16Remainder, 1'000'000},
+                                         StateSplit{MainForm::kF32, 200'000},
+                                         StateSplit{MainForm::kF32, 333'333},
+                                         StateSplit{MainForm::kF32, 900'000},
+                                         StateSplit{MainForm::kF32, 1'000'000}));
+
+// In halves the parameter is the upper one, in FP32 it is rounded to even: they differ at ties.
+TEST(WindowPipeline, PublishesTheRoundedHalvesOfMainWeights) {
+  InProcessJob job(split_shape({MainForm::kBf16Remainder, 0}, 0));
+  initialise(job);
+  ASSERT_TRUE(step_once(job, 1).is_ok());
+  const std::vector<float> main = job.array(0);
+  for (uint64_t i = 0; i < main.size(); ++i) {
+    uint16_t param = 0;
+    std::memcpy(&param, job.params().data() + 2 * i, sizeof param);
+    ASSERT_EQ(param, rounded_half(bits_of(main[i]))) << "element " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, PipelineShapes,
                          testing::Values(InProcessShape{kElements, 0, 1, 1, 1},
                                          InProcessShape{kElements, 64 << 10, 1, 2, 3},

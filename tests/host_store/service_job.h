@@ -48,11 +48,17 @@ inline SegmentPlan uneven_segment_plan(const std::string& job, uint32_t world_si
   return plan;
 }
 
+inline SegmentPlan with_split(SegmentPlan plan, const StateSplit& split) {
+  plan.split = split;
+  return plan;
+}
+
 class ServiceJob {
  public:
   static constexpr uint32_t kRanks = 2;
 
-  ServiceJob() : ServiceJob(fake_segment_plan("service-test", kRanks, 7), {}) {}
+  explicit ServiceJob(const StateSplit& split = {})
+      : ServiceJob(with_split(fake_segment_plan("service-test", kRanks, 7), split), {}) {}
   ServiceJob(SegmentPlan plan, CreditOptions credits) : plan_(std::move(plan)), credits_(credits) {
     static std::atomic<int> serial{0};
     const std::string base =

@@ -103,6 +103,48 @@ TEST_F(StoreCredits, WhatIsWrongIsRefusedAtOnceAndNeverWaits) {
   EXPECT_EQ(waiting(0), 1u);
 }
 
+// Before a step is open all of it is left: its windows are read ahead within the same shares.
+TEST_F(StoreCredits, WindowsReadAheadOfTheirStepHaveTheSharesThatTheyHaveInIt) {
+  ASSERT_TRUE(job_.run_until_committed(0));
+  const size_t before[2] = {grants(0), grants(1)};
+  const auto ask_ahead = [&](uint32_t rank, uint32_t first) {
+    job_.actor(rank).send(MessageKind::kLeaseRequest, LeaseRequestBody{1, first, 2});
+    job_.deliver();
+  };
+  for (uint32_t rank : {0, 1}) {
+    for (uint32_t first : {0, 2}) ask_ahead(rank, first);
+  }
+  EXPECT_EQ(job_.service().coordinator().step_open(), kNoStep);
+  EXPECT_EQ(grants(0), before[0] + 1);
+  EXPECT_EQ(waiting(0), 1u);
+  EXPECT_EQ(grants(1), before[1] + 2);
+  EXPECT_EQ(waiting(1), 0u);
+  // What is given back makes room for what waits.
+  const uint64_t lease = job_.actor(0).grants().back().first.lease_id;
+  job_.actor(0).send(MessageKind::kLeaseReturn, LeaseReturnBody{lease});
+  job_.deliver();
+  EXPECT_EQ(grants(0), before[0] + 2);
+  EXPECT_EQ(waiting(0), 0u);
+  EXPECT_EQ(job_.service().check_invariants(), "");
+}
+
+// Its windows are given back by who asked, and what still waited is nobody's any more.
+TEST_F(StoreCredits, WhatWaitsForASkippedStepIsForgottenWithoutARefusal) {
+  const Step skipped = kSkipEvery;
+  ASSERT_TRUE(job_.run_until_committed(skipped - 1));
+  for (uint32_t first : {0, 2}) {
+    job_.actor(0).send(MessageKind::kLeaseRequest, LeaseRequestBody{skipped, first, 2});
+  }
+  job_.deliver();
+  ASSERT_EQ(waiting(0), 1u);
+  const uint32_t refusals = job_.actor(0).received(MessageKind::kRefused);
+  ASSERT_TRUE(job_.run_until_committed(skipped));
+  EXPECT_EQ(waiting(0), 0u);
+  EXPECT_EQ(job_.actor(0).received(MessageKind::kRefused), refusals);
+  ASSERT_TRUE(job_.run_until_committed(skipped + 2));
+  EXPECT_EQ(job_.check(skipped + 2), "");
+}
+
 // 8192 bytes a window: three may be in flight.
 class StoreCeiling : public StoreCredits {
  protected:
@@ -134,6 +176,7 @@ TEST_F(StoreCeiling, StepsEndWhateverDiesAndTheBitsAreExact) {
   std::printf("OPTLEASE_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   const auto pick = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  for (uint32_t r = 0; r < 2; ++r) job_.actor(r).set_prefetches(true);
   uint64_t lives[2] = {1, 1}, reaped[2] = {0, 0}, most_in_flight = 0;
   uint32_t waited = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -148,6 +191,7 @@ TEST_F(StoreCeiling, StepsEndWhateverDiesAndTheBitsAreExact) {
     } else if (pick(40) == 0) {
       const uint32_t rank = pick(2);
       job_.restart_actor(rank);
+      job_.actor(rank).set_prefetches(pick(2) == 0);
       ++lives[rank];
     } else if (const uint32_t rank = pick(2); reaped[rank] + 1 < lives[rank]) {
       job_.reap(rank, ++reaped[rank]);

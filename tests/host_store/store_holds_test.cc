@@ -12,6 +12,7 @@ constexpr uint64_t kHoldMs = 60'000;
 
 class Holds : public testing::Test {
  protected:
+  explicit Holds(const StateSplit& split = {}) : job_(split) {}
   void SetUp() override { ASSERT_TRUE(job_.run_until_committed(1)); }
 
   static std::string tool(uint32_t number) { return format("tool.%u", number); }
@@ -43,6 +44,75 @@ class Holds : public testing::Test {
 
   ServiceJob job_;
 };
+
+// Of a state of which a part stays on devices.
+class ResidentHolds : public Holds {
+ protected:
+  ResidentHolds() : Holds(StateSplit{MainForm::kF32, 400'000}) {}
+  // A tool repeats its request with its number until it is answered.
+  void repeat(uint32_t number) {
+    job_.raw(tool(number), encode(Speaker{}, MessageKind::kHoldRequest, 1'000'000 + number,
+                                  HoldBody{0, 0, kHoldMs}));
+  }
+  uint32_t asked(uint32_t rank) { return job_.actor(rank).received(MessageKind::kSaveResident); }
+  void save(uint32_t rank, Step step) {
+    job_.actor(rank).send(MessageKind::kResidentSaved, StepBody{step});
+    job_.deliver();
+  }
+};
+
+TEST_F(ResidentHolds, AreGrantedOnceEveryRankHasSaved) {
+  repeat(1);
+  EXPECT_EQ(held(1).hold_id, 0u);
+  EXPECT_EQ(asked(0), 1u);
+  EXPECT_EQ(asked(1), 1u);
+  save(0, 1);
+  save(0, 1);  // repeated
+  EXPECT_EQ(held(1).hold_id, 0u);
+  save(1, 0);  // a late answer to an older question
+  EXPECT_EQ(held(1).hold_id, 0u);
+  save(1, 1);
+  EXPECT_NE(held(1).hold_id, 0u);
+  EXPECT_EQ(held(1).step, 1);
+  EXPECT_EQ(job_.heard(tool(1)).frames, 1u);
+  // What is saved stays so until the next step: another tool waits for nobody.
+  repeat(2);
+  EXPECT_NE(held(2).hold_id, 0u);
+  EXPECT_EQ(asked(0), 1u);
+}
+
+TEST_F(ResidentHolds, AskAgainWithEachRepetitionAndAlsoASuccessor) {
+  repeat(1);
+  job_.restart_actor(1);
+  save(0, 1);
+  for (int i = 0; i < 100 && !job_.actor(1).attached(); ++i) job_.tick(1);
+  ASSERT_TRUE(job_.actor(1).attached());
+  EXPECT_EQ(asked(1), 0u);
+  repeat(1);
+  EXPECT_EQ(asked(1), 1u);
+  EXPECT_EQ(asked(0), 2u);
+  save(1, 1);
+  EXPECT_NE(held(1).hold_id, 0u);
+}
+
+TEST_F(ResidentHolds, OfTheNextStepWaitForItsOwnSaving) {
+  repeat(1);
+  save(0, 1);
+  save(1, 1);
+  job_.tool(tool(1), MessageKind::kHoldRelease, HoldBody{0, held(1).hold_id, 0});
+  ASSERT_TRUE(job_.run_until_committed(2));
+  repeat(2);
+  EXPECT_EQ(held(2).hold_id, 0u);
+  save(0, 2);
+  save(1, 2);
+  EXPECT_EQ(held(2).step, 2);
+}
+
+TEST_F(Holds, AskNobodyToSaveWhereAllOfTheStateIsTheHosts) {
+  ask(1, kHoldMs);
+  EXPECT_NE(held(1).hold_id, 0u);
+  EXPECT_EQ(job_.actor(0).received(MessageKind::kSaveResident), 0u);
+}
 
 TEST_F(Holds, AreAtMost64AndTheNextIsToldToAskAgain) {
   ASSERT_NO_FATAL_FAILURE(fill());

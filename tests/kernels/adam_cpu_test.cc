@@ -15,6 +15,7 @@
 #include "kernels/reduce_cpu.h"
 #include "kernels/selftest.h"
 #include "shm/contract/geometry.h"
+#include "shm/contract/remainder.h"
 
 namespace optlease {
 namespace {
@@ -145,6 +146,78 @@ TEST(AdamCpu, RepublishWritesTheSameParametersAndChangesNoState) {
   EXPECT_EQ(republish_range(slot.chunk, 0, 1500) + republish_range(slot.chunk, 1500, 4099),
             sums.written);
   EXPECT_TRUE(slot.param == written);
+}
+
+// Main weights of any bits, NaNs as they are stored.
+void fill_any_main(Slot* slot, uint32_t seed) {
+  std::mt19937 random(seed);
+  for (uint64_t i = 0; i < slot->chunk.elements; ++i) {
+    slot->chunk.main[i] = one_nan(float_of_bits(random()));
+  }
+}
+
+TEST(AdamCpu, MainWeightsInHalvesGiveTheBitsAndSumsOfFp32) {
+  for (DType grad : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (uint64_t elements : {1u, 63u, 1024u, 5003u}) {
+      Slot whole(elements, grad), halves(elements, grad);
+      if (elements > 1000) fill_any_main(&whole, 5);
+      std::vector<uint16_t> rounded, remainder;
+      for (uint64_t i = 0; i < elements; ++i) {
+        rounded.push_back(rounded_half(bits_of(whole.chunk.main[i])));
+        remainder.push_back(remainder_half(bits_of(whole.chunk.main[i])));
+      }
+      halves.chunk.main = nullptr;
+      halves.chunk.main_rounded = rounded.data();
+      halves.chunk.main_remainder = remainder.data();
+      for (int64_t step = 1; step <= 3; ++step) {
+        whole.next_gradient(step);
+        halves.next_gradient(step);
+        const AdamFactors factors = make_adam_factors(params_of(Rule::kAdam), step, 0.3f);
+        const ChunkSums expected = adam_update(whole.chunk, factors);
+        const ChunkSums sums = adam_update(halves.chunk, factors);
+        ASSERT_EQ(sums.read, expected.read);
+        ASSERT_EQ(sums.written, expected.written);
+      }
+      const std::vector<uint8_t> published = halves.param;
+      for (uint64_t i = 0; i < elements; ++i) {
+        ASSERT_EQ(joined_bits(rounded[i], remainder[i]), bits_of(whole.chunk.main[i])) << i;
+        uint16_t param = 0;
+        std::memcpy(&param, published.data() + 2 * i, sizeof param);
+        ASSERT_EQ(param, rounded[i]) << i;
+      }
+      std::fill(halves.param.begin(), halves.param.end(), uint8_t{0});
+      EXPECT_EQ(republish(halves.chunk), republish(whole.chunk));
+      EXPECT_TRUE(halves.param == published);
+    }
+  }
+}
+
+TEST(AdamCpu, RangesOfAChunkThatLieApartAddUpToTheChunk) {
+  const uint64_t elements = 5003, cut = 1984;
+  Slot whole(elements), apart(elements);
+  whole.next_gradient(1);
+  apart.next_gradient(1);
+  const AdamFactors factors = make_adam_factors(params_of(Rule::kAdamW), 1, 1.0f);
+  const ChunkSums expected = adam_update(whole.chunk, factors);
+  // The first main weights are somewhere else; the other arrays stay.
+  std::vector<float> elsewhere(apart.chunk.main, apart.chunk.main + cut);
+  AdamChunk first = apart.chunk, second = apart.chunk;
+  first.main = elsewhere.data();
+  first.elements = cut;
+  first.chunk_elements = second.chunk_elements = elements;
+  second.main += cut;
+  second.exp_avg += cut;
+  second.exp_avg_sq += cut;
+  second.grad = static_cast<const char*>(second.grad) + cut * 4;
+  second.param = static_cast<char*>(second.param) + cut * 2;
+  second.elements = elements - cut;
+  second.first = cut;
+  const ChunkSums a = adam_update(first, factors), b = adam_update(second, factors);
+  EXPECT_EQ(a.read + b.read, expected.read);
+  EXPECT_EQ(a.written + b.written, expected.written);
+  std::copy(elsewhere.begin(), elsewhere.end(), apart.chunk.main);
+  EXPECT_TRUE(apart.words == whole.words);
+  EXPECT_TRUE(apart.param == whole.param);
 }
 
 TEST(AdamCpu, AnEmptyChunkDoesNothing) {

@@ -115,7 +115,7 @@ TEST(BenchFigures, AStepThatARankDidNotStreamIsNobodys) {
   BenchInput input = one_rank({10, 10, 10});
   input.steps.push_back({step_of(1, 10), step_of(3, 10)});
   EXPECT_EQ(bench_figures(input).value().steps_measured, 1u);
-  input.steps[1][1].bytes_in = 0;  // skipped
+  input.steps[1][1].stream_ended_us = 0;  // skipped
   EXPECT_EQ(bench_figures(input).status().code(), StatusCode::kNotFound);
 }
 

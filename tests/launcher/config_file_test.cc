@@ -264,7 +264,7 @@ TEST(ConfigFile, HintsAtTheKeyThatATypoMeant) {
   ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
   EXPECT_EQ(parsed.text,
             "job.toml:10:1: optimizer.wieght_decay: unknown key; did you mean 'weight_decay'? "
-            "Allowed in [optimizer]: rule, lr, betas, eps, weight_decay, max_norm");
+            "Allowed in [optimizer]: rule, main, lr, betas, eps, weight_decay, max_norm");
 }
 
 TEST(ConfigFile, HintsAtTheSectionThatAMisplacedKeyBelongsTo) {

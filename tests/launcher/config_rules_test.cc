@@ -26,8 +26,12 @@ void expect_refused(const Case& c, const std::vector<std::string>& overrides = {
 
 TEST(ConfigRules, RefuseWhatASingleKeyCannotShow) {
   const Case cases[] = {
-      {"fraction", "[offload]\nfraction = 0.5\n", "job.toml:10:12", "offload.fraction",
-       "found 0.5, allowed: 1.0. All optimizer state is offloaded"},
+      {"remainders of FP32 parameters", "[optimizer]\nmain = \"bf16+remainder\"\n", "job.toml:10:8",
+       "optimizer.main", "set model.param_dtype = \"BF16\""},
+      {"remainders of one space's F16 parameters",
+       "[optimizer]\nmain = \"bf16+remainder\"\n[[spaces]]\nname = \"dense\"\n"
+       "param_dtype = \"F16\"\n",
+       "job.toml:13:15", "spaces.0.param_dtype", "are F16; set it to \"BF16\""},
       {"path without replay", "replay_path = \"g.{step}\"\n", "job.toml:9:15",
        "gradients.replay_path", "replay_path belongs to \"replay\""},
       {"nonfinite step past the end", "nonfinite_steps = [11]\n", "job.toml:9:19",
@@ -222,7 +226,7 @@ TEST(ConfigRules, RefuseSeveralSpacesWhoseSharesOfASourceAreNotSaid) {
 }
 
 TEST(ConfigRules, ReportRulesOfOtherSectionsBesideWrongValues) {
-  const Parsed parsed = parse_whole("[offload]\nfraction = 0.5\n[optimizer]\nlr = \"x\"\n");
+  const Parsed parsed = parse_whole("[restart]\nbackoff_ms = 3000\n[optimizer]\nlr = \"x\"\n");
   EXPECT_EQ(parsed.errors.size(), 2u) << parsed.text;
 }
 

@@ -41,6 +41,28 @@ TEST(MemoryContract, CountsWhatEachRankNeeds) {
   EXPECT_EQ(rank.pinned_bytes, 0u);
 }
 
+TEST(MemoryContract, CountsWhatStaysOnTheDevice) {
+  const MemoryNeeds plain = needs_of(bf16_plan());
+  EXPECT_EQ(plain.ranks[0].resident_bytes, 0u);
+  const JobPlan plan = plan_of({"model.elements=200000", "model.param_dtype=BF16",
+                                "model.grad_dtype=F32", "offload.chunk_size_mb=0.1",
+                                "optimizer.main=bf16+remainder", "offload.fraction=0.5"});
+  EXPECT_EQ(plan.segment.split, (StateSplit{MainForm::kBf16Remainder, 500'000}));
+  const ArenaSpec arena = arena_of(plan.segment, Rank(0));
+  const MemoryNeeds needs = needs_of(plan);
+  const RankNeeds& rank = needs.ranks[0];
+  EXPECT_EQ(rank.resident_bytes, 4096 + arena.resident_slot_bytes * arena.slot_count);
+  EXPECT_EQ(rank.state_bytes, plain.ranks[0].state_bytes);
+  EXPECT_LT(rank.arena_bytes, plain.ranks[0].arena_bytes / 2);
+  EXPECT_LT(rank.staging_bytes, plain.ranks[0].staging_bytes / 2);
+  uint64_t shared = needs.control_bytes;
+  for (const RankNeeds& each : needs.ranks) {
+    shared += each.arena_bytes + each.resident_bytes + each.gradient_shard_bytes;
+  }
+  EXPECT_EQ(needs.shared_memory_bytes(), shared);
+  EXPECT_NE(memory_text(needs, {}).find("of resident slots, in shared memory"), std::string::npos);
+}
+
 TEST(MemoryContract, AddsUpSegmentsAndBuffersOnceEach) {
   const JobPlan plan = bf16_plan();
   const MemoryNeeds needs = needs_of(plan);

@@ -25,6 +25,7 @@ class RandomPlan {
     plan.segment.world_size = 1 + below(5);
     plan.segment.window_chunks = 1 + below(64);
     plan.segment.prefetch_windows = 1 + below(60);
+    plan.segment.split.resident_millionths = below(kMillion + 1);
     const uint32_t groups = 1 + below(4);
     plan.optimizer.lr = number();
     for (uint32_t i = 0; i < groups; ++i) plan.optimizer.groups.push_back(group());
@@ -208,6 +209,7 @@ TEST(JobPlanJson, KeysNameTheirOwnMembers) {
   plan.optimizer.groups[0].beta1 = 0.25;
   plan.optimizer.groups[0].beta2 = 0.75;
   plan.optimizer.groups[0].rule = static_cast<uint32_t>(Rule::kAdam);
+  plan.segment.split = {MainForm::kBf16Remainder, 45};
   plan.restart.lease_ms = 43;
   plan.restart.quarantine_grace_ms = 44;
   plan.rehearsals = {{Role::kTrainer, 0, 7, RehearsePhase::kUpdate, 0}};
@@ -215,7 +217,8 @@ TEST(JobPlanJson, KeysNameTheirOwnMembers) {
   for (const char* part :
        {"\"window_chunks\": 41", "\"prefetch_windows\": 42", "\"beta1\": 0.25", "\"beta2\": 0.75",
         "\"rule\": \"adam\"", "\"lease_ms\": 43", "\"quarantine_grace_ms\": 44",
-        "\"role\": \"trainer\"", "\"phase\": \"update\""}) {
+        "\"main\": \"bf16+remainder\"", "\"resident_millionths\": 45", "\"role\": \"trainer\"",
+        "\"phase\": \"update\""}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
 }

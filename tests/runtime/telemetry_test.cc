@@ -38,7 +38,7 @@ ActorTelemetry distinct_telemetry() {
   for (uint64_t* counter :
        {&t.h2d_bytes_total, &t.d2h_bytes_total, &t.commits_total, &t.refusals_total,
         &t.restarts_total, &t.staging_bytes, &t.staging_peak_bytes, &t.staging_budget_bytes,
-        &t.steps_total, &t.steps_skipped_total, &t.leases_deferred_total}) {
+        &t.resident_bytes, &t.steps_total, &t.steps_skipped_total, &t.leases_deferred_total}) {
     *counter = (1ull << 60) + next++;
   }
   for (double* number :

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "actors/runtime/clock.h"
 #include "shm/chunk_store.h"
 #include "shm/chunk_window.h"
+#include "shm/contract/remainder.h"
 #include "shm/lease_table.h"
 
 namespace optlease {
@@ -34,7 +36,17 @@ struct InProcessShape {
   const char* device = "cpu";
   char* device_params = nullptr;  // where the device is not the CPU: its parameter buffer
   bool adopt_arena = true;        // false: the device is not told of the arena
+  StateSplit split;
+  char* device_resident = nullptr;  // where the device is not the CPU: its resident slots, and
+  std::function<std::vector<char>()> take_resident;  // their bytes in host memory
 };
+
+// Names of tests: without it they hold addresses, another one each time.
+inline void PrintTo(const InProcessShape& shape, std::ostream* out) {
+  *out << shape.elements << " elements, chunks of " << shape.chunk_size_bytes << " B, windows of "
+       << shape.window_chunks << ", " << shape.staging_buffers << " buffers, main "
+       << name_of(shape.split.main) << ", resident " << shape.split.resident_millionths;
+}
 
 class InProcessJob final : public PipelinePort {
  public:
@@ -52,6 +64,7 @@ class InProcessJob final : public PipelinePort {
     if (shape.device_params == nullptr) {
       params_.resize(shape.elements * bytes_of(shape.param_dtype));
     }
+    resident_.resize(arena_.resident_slot_bytes * arena_.slot_count);
     restart_actor();
   }
   ~InProcessJob() override {
@@ -80,7 +93,8 @@ class InProcessJob final : public PipelinePort {
     }
     PipelineLimits limits{shape_.window_chunks, shape_.staging_buffers,
                           shape_.prefetch_windows + 1};
-    pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, kRank, arena_, limits, *this);
+    pipeline_ = std::make_unique<WindowPipeline>(*device_, *window_, kRank, arena_,
+                                                 resident_slots(), limits, *this);
     // The lease table is the store's memory; here it is rebuilt with the actor, as after a store's
     // death.
     leases_ = std::make_unique<LeaseTable>(LeaseTableOptions{60'000, 0, shape_.window_chunks});
@@ -183,15 +197,37 @@ class InProcessJob final : public PipelinePort {
   // The committed state, arrays gathered from the slots.
   std::vector<float> array(uint32_t index) const {
     std::vector<float> values(shape_.elements);
+    const std::vector<char> resident = resident_bytes();
     for (uint32_t c = 0; c < arena_.chunks.size(); ++c) {
       const ElementRange range = arena_.chunks[c].range;
-      const char* slot = committed_slot(c) + index * array_stride_bytes(range.size());
-      std::memcpy(values.data() + range.begin, slot, range.size() * sizeof(float));
+      const ChunkLayout layout = layout_of(shape_.split, range.size());
+      const char* device = resident.data() + committed_slot_index(c) * arena_.resident_slot_bytes;
+      for (uint64_t i = 0; i < range.size(); ++i) {
+        const ArrayPlace place = place_of(layout, index, i);
+        const char* at = (place.on_device ? device : committed_slot(c)) + place.offset;
+        float* value = &values[range.begin + i];
+        if (layout.arrays[index].element_bytes == sizeof *value) {
+          std::memcpy(value, at, sizeof *value);
+          continue;
+        }
+        uint16_t rounded = 0, remainder = 0;
+        std::memcpy(&rounded, device + layout.rounded.offset + i * sizeof rounded, sizeof rounded);
+        std::memcpy(&remainder, at, sizeof remainder);
+        const uint32_t bits = joined_bits(rounded, remainder);
+        std::memcpy(value, &bits, sizeof bits);
+      }
     }
     return values;
   }
+  uint32_t committed_slot_index(uint32_t chunk) const {
+    return store_->view().entries(kRank, ChunkIndex(chunk)).front().slot;
+  }
+  // The resident slot of a chunk's committed version. On the CPU device only.
+  char* committed_resident_slot(uint32_t chunk) {
+    return resident_.data() + committed_slot_index(chunk) * arena_.resident_slot_bytes;
+  }
   char* committed_slot(uint32_t chunk) const {
-    return window_->slot(SlotIndex(store_->view().entries(kRank, ChunkIndex(chunk)).front().slot));
+    return window_->slot(SlotIndex(committed_slot_index(chunk)));
   }
   const std::vector<char>& params() const { return params_; }
   const ArenaSpec& arena() const { return arena_; }
@@ -215,6 +251,7 @@ class InProcessJob final : public PipelinePort {
     plan.world_size = 1;
     plan.window_chunks = shape.window_chunks;
     plan.prefetch_windows = shape.prefetch_windows;
+    plan.split = shape.split;
     SpaceSpec space;
     space.name = "dense";
     space.members = {kRank};
@@ -227,6 +264,14 @@ class InProcessJob final : public PipelinePort {
     const Status laid_out = lay_out(&plan, shape.chunk_size_bytes);
     OPTLEASE_CHECK(laid_out.is_ok(), "%s", laid_out.text().c_str());
     return plan;
+  }
+  ResidentSlots resident_slots() {
+    if (resident_.empty()) return {};
+    char* device = shape_.device_resident != nullptr ? shape_.device_resident : resident_.data();
+    return {device, resident_.data(), arena_.resident_slot_bytes};
+  }
+  std::vector<char> resident_bytes() const {
+    return shape_.take_resident ? shape_.take_resident() : resident_;
   }
   void deliver() {
     if (replies_.empty()) {
@@ -249,6 +294,7 @@ class InProcessJob final : public PipelinePort {
   std::unique_ptr<ChunkWindow> window_;
   ArenaSpec arena_;
   std::vector<char> params_;
+  std::vector<char> resident_;  // the slots, or the image of another device's
   std::unique_ptr<Device> device_;
   std::unique_ptr<WindowPipeline> pipeline_;
   std::unique_ptr<LeaseTable> leases_;

@@ -77,6 +77,30 @@ TEST(Share, KillsUnderATightCeilingChangeNoBit) {
   EXPECT_EQ(report["rehearsals"]["done"], 5);
 }
 
+// Windows are leased before their step is open, wait for credit there too, and are given back.
+TEST(Share, ReadAheadCreditsAndResidentPartsTogetherChangeNoBitUnderKills) {
+  const std::vector<std::vector<std::string>> splits = {
+      {},
+      {"optimizer.main=bf16+remainder"},
+      {"offload.fraction=0.4"},
+      {"optimizer.main=bf16+remainder", "offload.fraction=0"}};
+  for (const auto& split : splits) {
+    SCOPED_TRACE(split.empty() ? "no split" : split.back());
+    SystemJob job("share-split");
+    use_uneven(&job, {"offload.in_flight_mb=0.2"});
+    for (const std::string& each : split) job.add(each);
+    job.rehearse("gpu_actor", 0, 1, "prepared", 0);
+    job.rehearse("gpu_actor", 1, 2, "prepared", 0);
+    job.rehearse("host_store", 0, 3, "prepared", 1);
+    job.rehearse("gpu_actor", 1, 4, "answered", 1);
+    job.rehearse("host_store", 0, 5, "answered", 0);
+    job.rehearse("gpu_actor", 0, 6, "before_commit", 1);
+    const Json report = job.run();
+    EXPECT_EQ(digest_of(report), undisturbed_digest());
+    EXPECT_EQ(report["rehearsals"]["done"], 6);
+  }
+}
+
 TEST(Share, NamedNumaNodesAreTakenVerifiedAndReported) {
   SystemJob job("share-numa");
   use_uneven(&job, {"ranks.numa=[0,-1]", "job.steps=1"});
