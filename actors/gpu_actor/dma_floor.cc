@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -34,10 +33,8 @@ Result<std::unique_ptr<DmaFloor>> DmaFloor::open(const FloorSetup& setup, uint64
   return floor;
 }
 
-DmaFloor::~DmaFloor() {
-  device_.reset();
-  if (memory_ != nullptr) munmap(memory_, setup_.memory_bytes());
-}
+// The device unpins the memory, so it goes first.
+DmaFloor::~DmaFloor() { device_.reset(); }
 
 // A file of the same file system as a job's segments that was never given a name.
 Status DmaFloor::open_memory() {
@@ -47,15 +44,13 @@ Status DmaFloor::open_memory() {
     return {StatusCode::kIo, format("no unnamed file in %s: %s", kSharedMemory, strerror(errno))};
   }
   const uint64_t bytes = setup_.memory_bytes();
-  OPTLEASE_TRY(reserve_space(file_.get(), bytes, "the memory of the floor's copies"));
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-  if (memory == MAP_FAILED) {
-    return {StatusCode::kNoSpace, format("mmap of %llu bytes: %s",
-                                         static_cast<unsigned long long>(bytes), strerror(errno))};
-  }
-  memory_ = static_cast<char*>(memory);
+  HugePages pages;
+  OPTLEASE_TRY(reserve_space(file_.get(), bytes, "the memory of the floor's copies", &pages));
+  Result<MappedBuffer> mapped = MappedBuffer::map(file_.get(), bytes);
+  if (!mapped.is_ok()) return mapped.status();
+  memory_ = std::move(mapped).value();
   HostMemory adopted;
-  adopted.base = memory_;
+  adopted.base = slot(0);
   adopted.slot_bytes = setup_.slot_bytes;
   adopted.slot_count = 2 * setup_.copies;
   return device_->adopt_host_memory(adopted);

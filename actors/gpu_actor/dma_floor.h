@@ -32,12 +32,14 @@ class DmaFloor {
   Status open_memory();
   Status warm_up(uint64_t warm_ms);
   Status wait_for(Ticket ticket);
-  char* slot(uint64_t index) { return memory_ + index * setup_.slot_bytes; }
+  char* slot(uint64_t index) {
+    return static_cast<char*>(memory_.data()) + index * setup_.slot_bytes;
+  }
 
   FloorSetup setup_;
   uint64_t pinned_ms_ = 0;
   UniqueFd file_;
-  char* memory_ = nullptr;
+  MappedBuffer memory_;
   std::unique_ptr<Device> device_;  // goes before the memory
 };
 
