@@ -254,10 +254,10 @@ void CudaDevice::wait(StreamKind waiter, Ticket ticket) {
 
 bool CudaDevice::reached(Ticket ticket) {
   Stream& stream = at(ticket.stream);
-  if (ticket.value <= stream.done) return true;
-  look(stream);
+  if (ticket.value > stream.done) look(stream);
   if (ticket.value > stream.done) return false;
-  // What waited for the compute stream shows that it is as far, too.
+  // What waited for the compute stream shows that it is as far, too. Also where a question about
+  // another ticket, answered with no, has already seen this one: its sums are not delivered yet.
   if (ticket.stream != StreamKind::kCompute) look(at(StreamKind::kCompute));
   deliver_sums();
   return failure_.is_ok();

@@ -2,7 +2,9 @@
 // are aligned to their elements only, and every kind of float.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "kernels/adam_cpu.h"
 #include "shm/contract/geometry.h"
@@ -125,6 +127,42 @@ class GpuUpdate : public testing::Test {
 
   std::unique_ptr<CudaDevice> device_;
 };
+
+// The stream is asked about a later ticket first, and says no: what it has seen of an earlier one
+// meanwhile must not be true before that one's sums are there.
+TEST_F(GpuUpdate, SumsAreThereWhicheverQuestionSawTheirTicket) {
+  constexpr uint64_t kElements = 4096;
+  const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0};
+  const AdamFactors factors = make_adam_factors(group, 1, 1.0f);
+  std::vector<char> slot(chunk_bytes(kElements)), grad(kElements * 4, 1), param(kElements * 4);
+  GpuBytes gpu_slot(slot.size(), 0), gpu_grad(grad.size(), 1), gpu_param(param.size(), 0);
+  const Case plain{kElements, DType::kF32, DType::kF32};
+  const ChunkSums expected =
+      adam_update(chunk_over(slot.data(), grad.data(), param.data(), plain), factors);
+  for (const StreamKind asked : {StreamKind::kCompute, StreamKind::kCopyOut}) {
+    gpu_slot.put(std::vector<char>(slot.size()).data(), slot.size());
+    ChunkSums sums;
+    device_->update(chunk_over(gpu_slot.data(), gpu_grad.data(), gpu_param.data(), plain), factors,
+                    &sums);
+    const Ticket computed = device_->signal(StreamKind::kCompute);
+    device_->wait(StreamKind::kCopyOut, computed);
+    const Ticket first = asked == StreamKind::kCompute ? computed : device_->signal(asked);
+    std::atomic<bool> go{false};
+    const Deadline deadline = Deadline::after_ms(30'000);
+    device_->run_on_host(asked, [&go, deadline] {
+      while (!go && !deadline.passed()) std::this_thread::yield();
+    });
+    const Ticket later = device_->signal(asked);
+    for (const Deadline enough = Deadline::after_ms(200); !enough.passed();) {
+      ASSERT_FALSE(device_->reached(later)) << "it waits for us";
+    }
+    EXPECT_TRUE(device_->reached(first)) << "its work takes microseconds";
+    EXPECT_EQ(sums.read, expected.read);
+    EXPECT_EQ(sums.written, expected.written);
+    go = true;
+    ASSERT_TRUE(wait_for(*device_, later));
+  }
+}
 
 TEST_F(GpuUpdate, GivesTheCpusBitsForEveryPairOfTypes) {
   for (DType grad : kTypes) {
