@@ -197,7 +197,6 @@ void Supervisor::watch_names() {
   if (!names_ || core_.stopping()) return;
   // Between two lives of the store this alone says that the job lives.
   if (!serving_) serving_ = names_->serve(claim_.run.arena_segment(Rank(0))).is_ok();
-  watch_residents();
   for (const std::string& path : names_->lost_now()) {
     say(path + " was removed or replaced by somebody. The job goes on, but a process that has to " +
         "be restarted cannot map its state: `optlease stop --keep` saves it under its name again");
@@ -210,7 +209,7 @@ void Supervisor::watch_names() {
 // Their actors make them, and may make them anew until the initial state is committed.
 void Supervisor::watch_residents() {
   const SegmentPlan& segment = setup_.plan.segment;
-  if (residents_watched_ || !segment.split.has_resident()) return;
+  if (!names_ || residents_watched_ || !segment.split.has_resident()) return;
   if (core_.facts().body.step_committed < 0) return;
   std::vector<std::string> names;
   for (uint32_t r = 0; r < segment.world_size; ++r) {

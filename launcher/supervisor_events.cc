@@ -148,6 +148,7 @@ void Supervisor::hear_store() {
   if (!store_was_up_) open_watch();
   store_was_up_ = true;
   core_.store_answered(*arrived.facts, now());
+  watch_residents();
   for (const DeathRecord& whole : recovery_.store_answered(*arrived.facts, now())) {
     const auto seconds = static_cast<double>(*whole.recovery_ms) / 1000.0;
     say(text_of(whole.seat) + format(" recovered: first commit %.3f s after its death", seconds));

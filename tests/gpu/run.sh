@@ -74,6 +74,8 @@ bench() {
 
 if [ "$bench" = yes ] && [ -x "$bin/optlease" ] && [ -x "$bin/optlease-floor" ]; then
   bench main --parameters "${params}Mi"
+  bench remainder --parameters "${params}Mi" --set optimizer.main=bf16+remainder
+  bench half --parameters "${params}Mi" --set offload.fraction=0.5
   for shape in 12x4 12x3 8x6; do # MiB a chunk x staging buffers
     buffers=${shape#*x}
     bench "shape-$shape" --parameters "${params}Mi" --set offload.chunk_size_mb="${shape%x*}" \

@@ -169,6 +169,9 @@ TEST(Resident, SlotsWhoseNameWasRemovedArePutBackAndTheJobGoesOn) {
   const int64_t step = job.report()["steps_committed"].get<int64_t>();
   job.start({"--resume"});
   EXPECT_TRUE(job.wait_for_step(step + 3));
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  job.wait(30);
+  EXPECT_EQ(job.command({"clean", "{job}", "--include-kept"}).exit_code, 0);
 }
 
 // What follows the header of a safetensors file.
