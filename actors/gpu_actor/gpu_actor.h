@@ -40,6 +40,7 @@ class GpuActor final : public PipelinePort {
  private:
   GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline);
   Status open_parts();
+  Status open_device();
   Status open_window();
   Status open_buffers();
   static bool told_to_end();

@@ -1,5 +1,5 @@
-// The actor's shared buffers: opened at its start, and the gradient shards saved at its end where
-// they would die with the launcher's vault.
+// The actor's device and shared buffers: opened at its start, and the gradient shards saved at its
+// end where they would die with the launcher's vault.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "actors/gpu_actor/gpu_actor.h"
+#include "actors/gpu_actor/predecessor.h"
 #include "actors/runtime/log.h"
 
 namespace optlease {
@@ -58,6 +59,20 @@ Step GpuActor::step_to_finish() const {
     if (view.version(rank_, ChunkIndex(c)) < step) return step;
   }
   return kNoStep;
+}
+
+// A predecessor's device memory is free only once its driver has torn it down.
+Status GpuActor::open_device() {
+  const bool successor = replaces_a_dead_one(args_);
+  const StatusCode full = StatusCode::kNoSpace;
+  Result<std::unique_ptr<Device>> device = once_predecessor_is_gone(
+      full, successor, [&] { return make_device(plan_.device.c_str(), rank_); });
+  if (!device.is_ok()) return device.status();
+  device_ = std::move(device).value();
+  return once_predecessor_is_gone(full, successor, [&] {
+    return device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
+                                     arena_.slot_bytes * plan_.segment.window_chunks);
+  });
 }
 
 Status GpuActor::open_buffers() {

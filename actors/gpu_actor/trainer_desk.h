@@ -32,7 +32,9 @@ struct StepRequestInHand {
 
 class TrainerDesk {
  public:
-  static Result<TrainerDesk> open(SocketContext& context, const RunDirectory& directory, Rank rank);
+  // `take_over`: as SocketOptions::take_over_path.
+  static Result<TrainerDesk> open(SocketContext& context, const RunDirectory& directory, Rank rank,
+                                  bool take_over = false);
 
   // Reads what has come. A new request for committed + 1 is then in_hand().
   void receive(const DeskFacts& facts);

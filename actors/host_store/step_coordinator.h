@@ -78,7 +78,7 @@ class StepCoordinator {
   void on_chunks(Rank rank, Step step, uint32_t count);
   // StaleStep: not the committed step.
   Status on_published(Rank rank, Step step);
-  // LeaseTable::older_are_reaped(rank).
+  // LeaseTable::older_are_reaped(rank): neither is a step committed nor a reduction ordered before.
   void on_older_reaped(Rank rank, bool reaped);
 
   // A new hold; granted by an action, at once where nothing is at work.
