@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How long a killed actor holds up its job: SIGKILL of the GPU actor at random moments of its steps,
-# to the first commit of its successor; and whether the job then ends with the undisturbed digest.
+# How long a killed actor holds up its job: SIGKILL of the GPU actor in the middle of its steps, to
+# the first commit of its successor; and whether the job then ends with the undisturbed digest.
 #   tests/gpu/recovery.sh --bin DIR [--state-mib N] [--steps N] [--kills N] [--device cuda|cpu]
 #                         [--seed N] [--chunk-mb N]
 # --bin: the folder of built programs (optlease, optlease-host-store, ...). --state-mib: optimizer
@@ -56,6 +56,11 @@ start() {
 }
 running() { kill -0 "$launcher" 2> /dev/null; }
 step_now() { sed -n 's/.*step \([0-9-]*\) of [0-9]*$/\1/p' "$work/recovery.log" | tail -1; }
+# As its store heard last, at most a tenth of a second ago.
+phase_now() {
+  "$bin/optlease" status recovery --json 2> /dev/null | tr '{' '\n' |
+    sed -n 's/.*"phase": *"\([a-z_]*\)".*/\1/p' | head -1
+}
 recoveries() { grep -c 'gpu_actor 0 recovered' "$work/recovery.log"; }
 
 say "seed $seed, $state_mib MiB of state, $steps steps, $kills kills, device $device"
@@ -67,7 +72,7 @@ say "undisturbed: digest $oracle"
 
 # one_kill NUMBER: one line, and the milliseconds to times.
 one_kill() {
-  local step pid phase killed limit before
+  local step s pid phase killed limit before
   step=$(step_now)
   # A step further, so that what the kill before left behind is over.
   limit=$(($(now_ms) + 120000))
@@ -77,11 +82,16 @@ one_kill() {
     sleep 0.02
   done
   sleep "0.$((100 + RANDOM % 900))"
+  # In the middle of a step: its commits have begun.
+  phase=
+  while [ "$phase" != stream ]; do
+    running || die "the job was over before kill $1; give more --steps or --state-mib"
+    [ "$(now_ms)" -lt "$limit" ] || die "no step streams before kill $1; the phase is '$phase'"
+    phase=$(phase_now)
+  done
   before=$(recoveries)
   pid=$(sed -n 's/.*gpu_actor 0 started (incarnation [0-9]*, pid \([0-9]*\)).*/\1/p' \
     "$work/recovery.log" | tail -1)
-  phase=$("$bin/optlease" status recovery --json 2> /dev/null | tr '{' '\n' |
-    sed -n 's/.*"phase":"\([a-z_]*\)".*/\1/p' | head -1)
   killed=$(now_ms)
   kill -KILL "$pid" 2> /dev/null || die "kill $1: no process $pid; the job was over: more --steps"
   while [ "$(recoveries)" -le "$before" ]; do
@@ -92,7 +102,7 @@ one_kill() {
   [ "$(recoveries)" -gt "$before" ] ||
     die "kill $1: the job ended before a commit was seen; give more --steps"
   times+=($(($(now_ms) - killed)))
-  say "kill $1 (pid $pid, phase ${phase:-unknown}): first commit ${times[-1]} ms after SIGKILL;" \
+  say "kill $1 (pid $pid): first commit ${times[-1]} ms after SIGKILL;" \
     "the launcher's: $(grep 'gpu_actor 0 recovered' "$work/recovery.log" | tail -1 | sed 's/.*recovered: //')"
   say "  its successor $(grep -h '] started: ' "$work"/optlease/recovery/*actor*.log 2> /dev/null |
     tail -1 | sed 's/.*\] //')"
