@@ -1,9 +1,38 @@
 #include "launcher/recovery_log.h"
 
 namespace optlease {
+namespace {
+
+std::string seconds_of(const char* what, const std::optional<uint64_t>& ms) {
+  if (!ms) return format("not %s yet", what);
+  return format("%s %.3f", what, static_cast<double>(*ms) / 1000.0);
+}
+
+}  // namespace
+
+const char* name_of(DeathSign sign) {
+  switch (sign) {
+    case DeathSign::kDeathPage:
+      return "death_page";
+    case DeathSign::kLifeline:
+      return "lifeline";
+    case DeathSign::kExit:
+      return "exit";
+  }
+  return "?";
+}
+
+std::string timeline_of(const DeathRecord& record) {
+  std::string text =
+      format("first commit %.3f s after its death (seen by %s; ",
+             static_cast<double>(record.recovery_ms.value_or(0)) / 1000.0, name_of(record.sign)) +
+      seconds_of("started", record.restart_ms) + ", ";
+  if (record.attach_ms) text += seconds_of("attached", record.attach_ms) + ", ";
+  return text + seconds_of("reaped", record.reap_ms) + ")";
+}
 
 void RecoveryLog::died(Seat seat, uint64_t life, int pid, DeathCause cause, Step step_committed,
-                       uint64_t now_ms) {
+                       uint64_t now_ms, DeathSign sign) {
   for (Open& open : all_) {
     // The successor died before it had recovered: its predecessor's recovery never happened.
     if (open.record.seat == seat) open.done = true;
@@ -13,15 +42,18 @@ void RecoveryLog::died(Seat seat, uint64_t life, int pid, DeathCause cause, Step
   open.record.life = life;
   open.record.pid = pid;
   open.record.cause = cause;
+  open.record.sign = sign;
   open.record.step_committed = step_committed;
   open.record.at_ms = now_ms - start_ms_;
   open.died_ms = now_ms;
   all_.push_back(open);
 }
 
-void RecoveryLog::exited(Seat seat, uint64_t life, const ExitInfo& info) {
+void RecoveryLog::exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms) {
   for (Open& open : all_) {
-    if (open.record.seat == seat && open.record.life == life) open.record.exit = info;
+    if (open.record.seat != seat || open.record.life != life) continue;
+    open.record.exit = info;
+    open.record.reap_ms = now_ms - open.died_ms;
   }
 }
 

@@ -1,7 +1,7 @@
 // What every death cost: when it happened, why, and how long until the job was whole and moving
 // again. Pure: facts and times come in; the report and the progress lines read it.
 //
-// The figures, each from the moment the launcher saw the death (lifeline or pidfd):
+// The figures, each from the moment the launcher saw the death (see DeathSign):
 //   restart_ms   until the successor was started
 //   attach_ms    until a status reply of the store first named the successor (for the store: until
 //   it
@@ -10,6 +10,7 @@
 //   chunk
 //                (store) or of a step (trainer). It includes the time that the training script
 //                itself takes between steps.
+//   reap_ms      until it was reaped, which a GPU driver delays
 // Their resolution is the interval of the status queries, which is short while one is open.
 #pragma once
 
@@ -21,26 +22,39 @@
 
 namespace optlease {
 
+// What told the launcher first.
+enum class DeathSign {
+  kDeathPage,  // within a millisecond, before the process's memory and devices are taken down
+  kLifeline,   // while its descriptors are closed, or it closed it itself
+  kExit,       // once it could be reaped
+};
+const char* name_of(DeathSign sign);
+
 struct DeathRecord {
   Seat seat;
   uint64_t life = 0;
   int pid = 0;
   DeathCause cause = DeathCause::kOwn;
+  DeathSign sign = DeathSign::kExit;
   std::optional<ExitInfo> exit;   // known once it was reaped
   Step step_committed = kNoStep;  // as the launcher knew it
   uint64_t at_ms = 0;             // since the launcher's start
   std::optional<uint64_t> restart_ms;
   std::optional<uint64_t> attach_ms;
   std::optional<uint64_t> recovery_ms;
+  std::optional<uint64_t> reap_ms;
 };
+// "first commit 0.412 s after its death (seen by death_page; started 0.021, ...)", of a record
+// that is whole.
+std::string timeline_of(const DeathRecord& record);
 
 class RecoveryLog {
  public:
   explicit RecoveryLog(uint64_t start_ms) : start_ms_(start_ms) {}
 
   void died(Seat seat, uint64_t life, int pid, DeathCause cause, Step step_committed,
-            uint64_t now_ms);
-  void exited(Seat seat, uint64_t life, const ExitInfo& info);
+            uint64_t now_ms, DeathSign sign = DeathSign::kExit);
+  void exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms);
   void spawned(Seat seat, uint64_t life, uint64_t now_ms);
   // Returns the records that became whole with this reply, for the progress lines.
   std::vector<DeathRecord> store_answered(const StoreFacts& facts, uint64_t now_ms);

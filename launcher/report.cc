@@ -24,12 +24,14 @@ Json death_json(const DeathRecord& death) {
               {"incarnation", death.life},
               {"pid", death.pid},
               {"cause", name_of(death.cause)},
+              {"seen_by", name_of(death.sign)},
               {"exit", death.exit ? Json(text_of(*death.exit)) : Json(nullptr)},
               {"step_committed", death.step_committed},
               {"at_seconds", static_cast<double>(death.at_ms) / 1000.0}};
   out["restart_seconds"] = seconds_or_null(death.restart_ms);
   out["attach_seconds"] = seconds_or_null(death.attach_ms);
   out["recovery_seconds"] = seconds_or_null(death.recovery_ms);
+  out["reap_seconds"] = seconds_or_null(death.reap_ms);
   return out;
 }
 

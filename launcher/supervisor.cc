@@ -56,6 +56,15 @@ uint64_t private_bytes(pid_t pid) {
   return 0;
 }
 
+// None where it cannot be made: the lifeline tells of the death too, only later.
+std::unique_ptr<DeathWatch> make_watch(Seat seat) {
+  auto watch = DeathWatch::make();
+  if (watch) return std::move(watch).value();
+  log_warn("%s: its death will be heard of late: %s", text_of(seat).c_str(),
+           watch.status().message().c_str());
+  return nullptr;
+}
+
 }  // namespace
 
 Status block_stop_signals() {
@@ -134,6 +143,7 @@ void Supervisor::wait() {
   for (const auto& [key, live] : living_) {
     set.fds.push_back(live.child.pidfd());
     if (live.lifeline_open) set.fds.push_back(live.lifeline.get());
+    if (live.lifeline_open && live.watch) set.fds.push_back(live.watch->fd());
   }
   const int64_t until_query = std::max<int64_t>(0, next_query_ms_ - now_ms());
   int timeout = static_cast<int>(std::min<int64_t>(kWaitMsMax, until_query));
@@ -280,8 +290,13 @@ void Supervisor::execute(const Action& action) {
 void Supervisor::record_death(const Action& action) {
   const auto living = living_.find({action.seat, action.life});
   const int pid = living == living_.end() ? 0 : static_cast<int>(living->second.child.pid());
+  DeathSign sign = DeathSign::kExit;
+  if (action.seat.role == Role::kGpuActor && living != living_.end()) {
+    const Live& live = living->second;
+    if (!live.lifeline_open) sign = live.dead() ? DeathSign::kDeathPage : DeathSign::kLifeline;
+  }
   recovery_.died(action.seat, action.life, pid, action.cause, core_.facts().body.step_committed,
-                 now());
+                 now(), sign);
   say(text_of(action.seat) +
       format(" (incarnation %llu) died: ", static_cast<unsigned long long>(action.life)) +
       name_of(action.cause));
@@ -327,11 +342,20 @@ Result<Child> Supervisor::spawn_child(Seat seat, uint64_t life, const ProcessPla
   const UniqueFd child_end(pair.value().child_fd);
   ChildProgram program;
   program.has_rank = seat.role == Role::kGpuActor;
-  request.argv = to_argv(process.argv[0], program, args_for(seat, life, child_end.get()));
+  ChildArgs args = args_for(seat, life, child_end.get());
   // Whoever holds the lock's descriptor keeps the job owned, also when the launcher is gone.
   request.kept_fds = {child_end.get(), claim_.lock.fd()};
+  // The others' successors wait until they are reaped: an early word would change nothing.
+  if (seat.role == Role::kGpuActor) live->watch = make_watch(seat);
+  if (live->watch) {
+    args.death_page_fd = live->watch->child_fd();
+    request.kept_fds.push_back(args.death_page_fd);
+  }
+  request.argv = to_argv(process.argv[0], program, args);
   live->lifeline_open = true;
-  return spawn(request);
+  Result<Child> child = spawn(request);
+  if (live->watch) live->watch->close_child_fd();
+  return child;
 }
 
 void Supervisor::start_process(Seat seat, uint64_t life) {

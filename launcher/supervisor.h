@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/runtime/child_args.h"
+#include "actors/runtime/death_page.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/wire/socket.h"
 #include "launcher/control_channel.h"
@@ -62,9 +63,11 @@ class Supervisor {
   using Key = std::pair<Seat, uint64_t>;
   struct Live {
     Child child;
-    UniqueFd lifeline;  // none of a trainer
-    bool lifeline_open = false;
+    UniqueFd lifeline;                  // none of a trainer
+    bool lifeline_open = false;         // false too once the death page has spoken
+    std::unique_ptr<DeathWatch> watch;  // of an actor, where the page could be made
     std::string log_file;
+    bool dead() const { return watch != nullptr && watch->dead(); }
   };
   struct RestartWaiter {
     std::string peer;
@@ -93,6 +96,7 @@ class Supervisor {
   // supervisor_events.cc: what the world has to say.
   void hear_children();
   void hear_lifeline(const Key& key, Live& live);
+  void first_sign(const Key& key, Live& live);
   void reap(const Key& key);
   void do_rehearsals();
   void victim_gone(LifeOf victim);

@@ -6,8 +6,9 @@
 namespace optlease {
 namespace {
 
-// A lifeline that closed says that the process is ending; a process that merely closed it would
-// never be reaped, so it is helped along after this long.
+// A lifeline that closed says that the process is ending, and so does a death page; a process that
+// merely closed the one or lost its main thread would never be reaped: it is helped along after
+// this long.
 constexpr uint64_t kZombieKillMs = 2000;
 // Two calls of advance() further apart than this: the launcher itself was stopped.
 constexpr uint64_t kPauseMs = 1000;
@@ -291,7 +292,7 @@ void SupervisorCore::check_zombies(uint64_t now_ms) {
   }
   for (const BodyKey& key : late) {
     kill(key.first, key.second, chairs_.at(key.first).cause,
-         "its lifeline closed but it has not ended");
+         "it is dead by its lifeline or death page but cannot be reaped");
   }
 }
 

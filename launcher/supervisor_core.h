@@ -97,6 +97,7 @@ class SupervisorCore {
 
   // Events. Those about a life that is not known (any more) are ignored.
   void spawn_failed(Seat seat, uint64_t life, const std::string& why, uint64_t now_ms);
+  // The first sign of its death: the lifeline's end, or before that the word of its death page.
   void lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms);
   // `fatal`: no restart mends it (a refused configuration, a corrupt state).
   void reaped(Seat seat, uint64_t life, const ExitInfo& info, bool fatal, uint64_t now_ms);
@@ -138,8 +139,8 @@ class SupervisorCore {
     DeathCause cause = DeathCause::kOwn;  // of the death that is under way
     bool ended_well = false;
   };
-  struct Body {  // a process that is not reaped yet
-    bool lifeline_open = true;
+  struct Body {                 // a process that is not reaped yet
+    bool lifeline_open = true;  // no sign of its death yet
     bool kill_sent = false;
     uint64_t closed_ms = 0;
     DeathCause cause = DeathCause::kOwn;

@@ -56,7 +56,9 @@ void Supervisor::hear_children() {
   std::vector<Key> keys;
   for (const auto& [key, live] : living_) keys.push_back(key);
   for (const Key& key : keys) {
-    hear_lifeline(key, living_.at(key));
+    Live& live = living_.at(key);
+    hear_lifeline(key, live);  // first: what it said before its death counts
+    if (live.lifeline_open && live.dead()) first_sign(key, live);
     reap(key);
   }
 }
@@ -75,14 +77,19 @@ void Supervisor::hear_lifeline(const Key& key, Live& live) {
         }
         break;
       case LifelineEvent::Kind::kClosed:
-        live.lifeline_open = false;
-        core_.lifeline_closed(key.first, key.second, now());
-        // The death is recorded while the process's pid is still known.
-        act();
-        victim_gone({key.first, key.second});
+        first_sign(key, live);
         break;
     }
   }
+}
+
+// It is dead, whatever else of it is still there: the death page says so long before the lifeline.
+void Supervisor::first_sign(const Key& key, Live& live) {
+  live.lifeline_open = false;
+  core_.lifeline_closed(key.first, key.second, now());
+  // The death is recorded while the process's pid is still known.
+  act();
+  victim_gone({key.first, key.second});
 }
 
 void Supervisor::reap(const Key& key) {
@@ -99,7 +106,7 @@ void Supervisor::reap(const Key& key) {
   if (!exit) return;
   core_.reaped(key.first, key.second, *exit, is_fatal(key.first, *exit), now());
   act();
-  recovery_.exited(key.first, key.second, *exit);
+  recovery_.exited(key.first, key.second, *exit, now());
   if (!exit->by_signal && exit->code != 0) {
     say(text_of(key.first) + " ended with " + text_of(*exit) + "; the end of " + live.log_file +
         ":\n" + tail_of(live.log_file, kTailLines));
@@ -150,8 +157,7 @@ void Supervisor::hear_store() {
   core_.store_answered(*arrived.facts, now());
   watch_residents();
   for (const DeathRecord& whole : recovery_.store_answered(*arrived.facts, now())) {
-    const auto seconds = static_cast<double>(*whole.recovery_ms) / 1000.0;
-    say(text_of(whole.seat) + format(" recovered: first commit %.3f s after its death", seconds));
+    say(text_of(whole.seat) + " recovered: " + timeline_of(whole));
   }
 }
 

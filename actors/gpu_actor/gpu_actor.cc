@@ -11,6 +11,8 @@
 
 #include "actors/gpu_actor/collective_parts.h"
 #include "actors/gpu_actor/pin_plan.h"
+#include "actors/gpu_actor/predecessor.h"
+#include "actors/gpu_actor/start_times.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
 
@@ -20,18 +22,6 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
-constexpr int kPredecessorGoneMs = 5000;
-
-// The incarnation before this one may still be dying, its listeners open.
-template <class Open>
-auto once_predecessor_is_gone(Open open) {
-  const Deadline deadline = Deadline::after_ms(kPredecessorGoneMs);
-  while (true) {
-    auto opened = open();
-    if (opened.status().code() != StatusCode::kAlreadyExists || deadline.passed()) return opened;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
 
 }  // namespace
 
@@ -70,15 +60,20 @@ Result<std::unique_ptr<GpuActor>> GpuActor::create(const ChildArgs& args, JobPla
 }
 
 Status GpuActor::open_parts() {
+  StartTimes times;
+  const bool successor = replaces_a_dead_one(args_);
   worker_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (worker_fd_ < 0) return {StatusCode::kIo, format("eventfd: %s", std::strerror(errno))};
-  Result<TelemetryPublisher> publisher = once_predecessor_is_gone([&] {
-    return TelemetryPublisher::open(context_, directory_, rank_, plan_.telemetry.interval_ms);
+  // A successor takes the names over; else an earlier run's process may still be dying.
+  const StatusCode taken = StatusCode::kAlreadyExists;
+  Result<TelemetryPublisher> publisher = once_predecessor_is_gone(taken, true, [&] {
+    return TelemetryPublisher::open(context_, directory_, rank_, plan_.telemetry.interval_ms,
+                                    successor);
   });
   if (!publisher.is_ok()) return publisher.status();
   publisher_.emplace(std::move(publisher).value());
-  Result<TrainerDesk> desk =
-      once_predecessor_is_gone([&] { return TrainerDesk::open(context_, directory_, rank_); });
+  Result<TrainerDesk> desk = once_predecessor_is_gone(
+      taken, true, [&] { return TrainerDesk::open(context_, directory_, rank_, successor); });
   if (!desk.is_ok()) return desk.status();
   desk_.emplace(std::move(desk).value());
   SocketOptions options;
@@ -88,19 +83,18 @@ Status GpuActor::open_parts() {
       Socket::connect(context_, Socket::Type::kDealer, directory_.store_socket(), options);
   if (!store.is_ok()) return store.status();
   store_.emplace(std::move(store).value());
+  times.done("sockets");
 
-  Result<std::unique_ptr<Device>> device = make_device(plan_.device.c_str(), rank_);
-  if (!device.is_ok()) return device.status();
-  device_ = std::move(device).value();
-  OPTLEASE_TRY(open_step_log());
-  OPTLEASE_TRY(device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
-                                         arena_.slot_bytes * plan_.segment.window_chunks));
+  OPTLEASE_TRY(open_device());
+  times.done("device");
   OPTLEASE_TRY(open_window());
   const SegmentPlan& segment = plan_.segment;
   OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
       *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
+  times.done("state");
   OPTLEASE_TRY(open_buffers());
   if (step_log_) step_log_->set_buffer_bytes(device_buffer_bytes());
+  times.done("buffers");
   Result<InitialState> initial = InitialState::open(plan_);
   if (!initial.is_ok()) return initial.status();
   initial_.emplace(std::move(initial).value());
@@ -120,6 +114,8 @@ Status GpuActor::open_parts() {
                                                std::move(parts.value().collectives),
                                                std::move(parts.value().math), worker_fd_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
+  times.done("the rest");
+  log_info("started: %s", times.text().c_str());
   return Status::ok();
 }
 

@@ -43,6 +43,7 @@ class GpuActor final : public PipelinePort {
  private:
   GpuActor(const ChildArgs& args, JobPlan plan, const RunDirectory& directory, Lifeline lifeline);
   Status open_parts();
+  Status open_device();
   Status open_window();
   Status open_buffers();
   Status open_step_log();

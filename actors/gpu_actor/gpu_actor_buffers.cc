@@ -1,4 +1,4 @@
-// The actor's segments and shared buffers: opened at its start, and what would die with the
+// The actor's device, segments and shared buffers: opened at its start, and what would die with the
 // launcher's vault saved at its end: gradient shards of an open step and the resident part of the
 // state. The latter also when tools are about to read it.
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "actors/gpu_actor/gpu_actor.h"
+#include "actors/gpu_actor/predecessor.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
 
@@ -92,6 +93,21 @@ Step GpuActor::step_to_finish() const {
     if (view.version(rank_, ChunkIndex(c)) < step) return step;
   }
   return kNoStep;
+}
+
+// A predecessor's device memory is free only once its driver has torn it down.
+Status GpuActor::open_device() {
+  const bool successor = replaces_a_dead_one(args_);
+  const StatusCode full = StatusCode::kNoSpace;
+  Result<std::unique_ptr<Device>> device = once_predecessor_is_gone(
+      full, successor, [&] { return make_device(plan_.device.c_str(), rank_); });
+  if (!device.is_ok()) return device.status();
+  device_ = std::move(device).value();
+  OPTLEASE_TRY(open_step_log());
+  return once_predecessor_is_gone(full, successor, [&] {
+    return device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
+                                     arena_.slot_bytes * plan_.segment.window_chunks);
+  });
 }
 
 Status GpuActor::open_buffers() {

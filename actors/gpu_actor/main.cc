@@ -9,16 +9,20 @@
 
 #include "actors/gpu_actor/collective_parts.h"
 #include "actors/gpu_actor/gpu_actor.h"
+#include "actors/runtime/death_page.h"
 #include "actors/runtime/log.h"
 
 namespace optlease {
 namespace {
 
 ExitCode run_actor(const ChildArgs& args) {
+  // Before there is anything that takes long to tear down; let go of last, at an orderly end.
+  const Result<DeathPageHold> hold = DeathPageHold::take(args.death_page_fd);
   init_logging(format("gpu_actor.%u", args.rank), args.log_level);
   const Result<RunDirectory> directory = RunDirectory::of(args.job);
   Result<Lifeline> lifeline = Lifeline::adopt(args.lifeline_fd);
   Status failed = !directory.is_ok() ? directory.status() : lifeline.status();
+  if (failed.is_ok()) failed = hold.status();
   if (failed.is_ok()) {
     Result<JobPlan> plan = read_job_plan(directory.value().job_file());
     if (plan.is_ok()) {

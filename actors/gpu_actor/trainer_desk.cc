@@ -12,9 +12,11 @@ constexpr int kMessagesPerTurn = 64;
 }  // namespace
 
 Result<TrainerDesk> TrainerDesk::open(SocketContext& context, const RunDirectory& directory,
-                                      Rank rank) {
+                                      Rank rank, bool take_over) {
+  SocketOptions options;
+  options.take_over_path = take_over;
   Result<Socket> socket =
-      Socket::bind(context, Socket::Type::kRouter, directory.actor_socket(rank));
+      Socket::bind(context, Socket::Type::kRouter, directory.actor_socket(rank), options);
   if (!socket.is_ok()) return socket.status();
   return TrainerDesk(std::move(socket).value(), rank);
 }

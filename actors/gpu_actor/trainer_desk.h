@@ -35,7 +35,9 @@ struct StepRequestInHand {
 
 class TrainerDesk {
  public:
-  static Result<TrainerDesk> open(SocketContext& context, const RunDirectory& directory, Rank rank);
+  // `take_over`: as SocketOptions::take_over_path.
+  static Result<TrainerDesk> open(SocketContext& context, const RunDirectory& directory, Rank rank,
+                                  bool take_over = false);
 
   // Reads what has come. A new request for the next step is then in_hand(); while a step is open
   // that is the one after it, which cannot begin yet.

@@ -291,6 +291,8 @@ void StepCoordinator::order_reduce(std::vector<StoreAction>* out) {
   if (stopping_ || !holds_.empty() || !all_published(committed_)) return;
   const Step step = committed_ + 1;
   if (!every([&](const RankState& rank) { return rank.ready == step; })) return;
+  // A dying incarnation may still write the gradient shard that its successor would sum into.
+  if (!every([](const RankState& rank) { return rank.older_reaped; })) return;
   StoreAction go{.kind = StoreAction::Kind::kGoReduce, .step = step, .group_epoch = group_epoch_};
   for (const RankState& rank : ranks_) go.needs.push_back(rank.has_record ? 0 : 1);
   reduce_ordered_ = true;

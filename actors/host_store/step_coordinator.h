@@ -82,7 +82,7 @@ class StepCoordinator {
   Status on_written(Rank rank, Step step);
   // StaleStep: neither the committed step nor the open one.
   Status on_published(Rank rank, Step step);
-  // LeaseTable::older_are_reaped(rank).
+  // LeaseTable::older_are_reaped(rank): neither is a step committed nor a reduction ordered before.
   void on_older_reaped(Rank rank, bool reaped);
 
   // A new hold; granted by an action, at once where nothing is at work.

@@ -20,6 +20,7 @@ std::vector<std::string> to_argv(const std::string& executable, const ChildProgr
     add("--incarnation", std::to_string(args.incarnation));
   }
   if (args.lifeline_fd >= 0) add("--lifeline-fd", std::to_string(args.lifeline_fd));
+  if (args.death_page_fd >= 0) add("--death-page-fd", std::to_string(args.death_page_fd));
   if (args.create) argv.emplace_back("--create");
   if (args.all_older_reaped) argv.emplace_back("--all-older-reaped");
   for (const uint32_t index : args.rehearsals) add("--rehearsal", std::to_string(index));
@@ -42,7 +43,10 @@ ChildArgsOutcome parse_child_args(const ChildProgram& program, int argc, const c
       ->check(CLI::PositiveNumber);
   app.add_option("--lifeline-fd", args.lifeline_fd, "The launcher's SOCK_SEQPACKET socket")
       ->check(CLI::NonNegativeNumber);
-  if (!program.has_rank) {
+  if (program.has_rank) {
+    app.add_option("--death-page-fd", args.death_page_fd, "The launcher's death page, a memfd")
+        ->check(CLI::NonNegativeNumber);
+  } else {
     app.add_flag("--create", args.create, "Make new state segments");
     app.add_flag("--all-older-reaped", args.all_older_reaped,
                  "No older process of this job lives any more");

@@ -17,6 +17,8 @@ struct ChildArgs {
   uint32_t rank = 0;         // --rank N; a host store has none
   uint64_t incarnation = 1;  // --incarnation N, from 1
   int lifeline_fd = -1;      // --lifeline-fd N; -1: none (started by hand)
+  // Of an actor alone:
+  int death_page_fd = -1;  // --death-page-fd N; -1: none
   // Of the host store alone:
   bool create = false;               // --create: it makes new segments
   bool all_older_reaped = false;     // --all-older-reaped: no older incarnation of any rank lives

@@ -191,8 +191,9 @@ std::vector<std::string> telemetry_field_names() {
 
 Result<TelemetryPublisher> TelemetryPublisher::open(SocketContext& context,
                                                     const RunDirectory& directory, Rank rank,
-                                                    uint64_t interval_ms) {
+                                                    uint64_t interval_ms, bool take_over) {
   SocketOptions options;
+  options.take_over_path = take_over;
   options.message_bytes_max = kSnapshotRequestBytesMax;
   options.linger_ms = 0;  // nobody is owed telemetry
   options.send_high_water_mark = kTelemetryHighWaterMark;

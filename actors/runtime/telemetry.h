@@ -89,8 +89,9 @@ std::vector<std::string> telemetry_field_names();
 // because of a peer.
 class TelemetryPublisher {
  public:
+  // `take_over`: as SocketOptions::take_over_path.
   static Result<TelemetryPublisher> open(SocketContext& context, const RunDirectory& directory,
-                                         Rank rank, uint64_t interval_ms);
+                                         Rank rank, uint64_t interval_ms, bool take_over = false);
 
   // True when the next document is due; use it to skip the gathering of numbers.
   bool due(int64_t now_ms) const { return now_ms >= next_ms_; }

@@ -62,8 +62,9 @@ Status io_error(const char* call, const std::string& path) {
   return Status(code, format("%s of socket %s: %s", call, path.c_str(), std::strerror(error)));
 }
 
-// Makes room for a listener at `path`: nothing there, or a socket file on which nobody listens.
-Status clear_stale(const std::string& path) {
+// Makes room for a listener at `path`: nothing there, or a socket file on which nobody listens (or
+// whose listener does not count).
+Status clear_stale(const std::string& path, bool take_over) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) {
     return errno == ENOENT ? Status::ok() : io_error("lstat", path);
@@ -72,7 +73,7 @@ Status clear_stale(const std::string& path) {
     return Status(StatusCode::kAlreadyExists,
                   format("%s is there and is no socket; remove it", path.c_str()));
   }
-  if (is_listening(path)) {
+  if (!take_over && is_listening(path)) {
     return Status(StatusCode::kAlreadyExists,
                   format("a live process listens on %s; end it first", path.c_str()));
   }
@@ -82,10 +83,10 @@ Status clear_stale(const std::string& path) {
 
 // libzmq would unlink whatever is at the path, give the file the umask's mode, and unlink it again
 // at close even if a successor has bound it. So the listener is made here and handed over.
-Result<int> make_listener(const std::string& path) {
+Result<int> make_listener(const std::string& path, bool take_over) {
   Result<sockaddr_un> address = address_of(path);
   if (!address) return address.status();
-  OPTLEASE_TRY(clear_stale(path));
+  OPTLEASE_TRY(clear_stale(path, take_over));
   Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (listener.get() < 0) return io_error("socket", path);
   // Linux gives the file the descriptor's mode, so it is never open to others, not even briefly.
@@ -201,7 +202,7 @@ struct Socket::Impl {
 
 Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string& path,
                             SocketOptions options) {
-  Result<int> made = make_listener(path);
+  Result<int> made = make_listener(path, options.take_over_path);
   if (!made) return made.status();
   Descriptor listener(made.value());
   auto impl = std::make_unique<Impl>();

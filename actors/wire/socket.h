@@ -34,6 +34,10 @@ struct SocketOptions {
   int send_high_water_mark = 1024;  // messages a peer
   int receive_high_water_mark = 1024;
   int linger_ms = 200;
+  // bind() alone: the path is the caller's whoever still listens there, for that one is known to be
+  // dead or dismissed (its listener closes late where a driver tears it down). Its file is
+  // replaced.
+  bool take_over_path = false;
 };
 
 struct Message {

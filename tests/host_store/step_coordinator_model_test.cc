@@ -257,6 +257,7 @@ class Simulation {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       ASSERT_FALSE(ranks_[r].has_record) << "a record of another group is left";
       ASSERT_TRUE(ranks_[r].attached);
+      ASSERT_TRUE(ranks_[r].older_reaped) << "reduced before every older incarnation is reaped";
       ASSERT_TRUE(ranks_[r].ready == next());
       ASSERT_EQ(ranks_[r].published, committed_) << "a gather is still needed";
       ASSERT_EQ(action.needs[r], 1);

@@ -92,6 +92,17 @@ TEST_F(StepCoordinatorTest, CommitsOnlyWhenEveryOlderIncarnationIsReaped) {
   EXPECT_EQ(c().step_committed(), 1);
 }
 
+TEST_F(StepCoordinatorTest, ReducesOnlyWhenEveryOlderIncarnationIsReaped) {
+  start(facts(0));
+  attach_all(0);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed});
+  c().on_older_reaped(Rank{0}, false);
+  ready_all(1);
+  EXPECT_EQ(kinds(), Kinds{}) << "its gradient shard may still be written";
+  c().on_older_reaped(Rank{0}, true);
+  EXPECT_EQ(kinds(), Kinds{Kind::kGoReduce});
+}
+
 TEST_F(StepCoordinatorTest, VoidsTheRecordsOfAGroupThatEndedAndReducesAgainForAll) {
   start(facts(0));
   attach_all(0);

@@ -22,10 +22,10 @@ StoreFacts facts(Step committed, uint64_t incarnation1, uint32_t chunks1, uint64
 
 TEST(RecoveryLog, MeasuresAnActorsRestartAttachAndFirstCommit) {
   RecoveryLog log(1000);
-  log.died(kActor1, 1, 42, DeathCause::kOwn, 3, 5000);
+  log.died(kActor1, 1, 42, DeathCause::kOwn, 3, 5000, DeathSign::kDeathPage);
   EXPECT_FALSE(log.is_measuring());
-  log.exited(kActor1, 1, {true, SIGKILL});
   log.spawned(kActor1, 2, 5020);
+  log.exited(kActor1, 1, {true, SIGKILL}, 5070);
   EXPECT_TRUE(log.is_measuring());
   EXPECT_TRUE(log.store_answered(facts(3, 1, 4), 5050).empty());
   EXPECT_TRUE(log.store_answered(facts(3, 2, 4), 5100).empty());
@@ -36,6 +36,10 @@ TEST(RecoveryLog, MeasuresAnActorsRestartAttachAndFirstCommit) {
   EXPECT_EQ(whole[0].restart_ms, 20u);
   EXPECT_EQ(whole[0].attach_ms, 100u);
   EXPECT_EQ(whole[0].recovery_ms, 200u);
+  EXPECT_EQ(whole[0].reap_ms, 70u);
+  EXPECT_EQ(timeline_of(whole[0]),
+            "first commit 0.200 s after its death (seen by death_page; started 0.020, "
+            "attached 0.100, reaped 0.070)");
   ASSERT_TRUE(whole[0].exit.has_value());
   EXPECT_EQ(whole[0].exit->code, SIGKILL);
   EXPECT_FALSE(log.is_measuring());
@@ -53,6 +57,18 @@ TEST(RecoveryLog, ADeathBeforeRecoveryLeavesTheFirstUnmeasured) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_FALSE(records[0].recovery_ms.has_value());
   EXPECT_EQ(records[1].recovery_ms, 170u);
+}
+
+TEST(RecoveryLog, ASuccessorMayCommitBeforeItsPredecessorIsReaped) {
+  RecoveryLog log(0);
+  log.died(kActor1, 1, 42, DeathCause::kOwn, 3, 100, DeathSign::kDeathPage);
+  log.spawned(kActor1, 2, 120);
+  (void)log.store_answered(facts(3, 2, 0), 200);
+  const auto whole = log.store_answered(facts(3, 2, 1), 300);
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_NE(timeline_of(whole[0]).find("not reaped yet"), std::string::npos);
+  log.exited(kActor1, 1, {true, SIGKILL}, 900);
+  EXPECT_EQ(log.records()[0].reap_ms, 800u);
 }
 
 TEST(RecoveryLog, AStoreRecoversWithItsFirstCommit) {

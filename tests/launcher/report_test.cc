@@ -46,6 +46,8 @@ DeathRecord death(DeathCause cause, std::optional<ExitInfo> exit) {
   out.exit = exit;
   out.restart_ms = 20;
   out.recovery_ms = 300;
+  out.reap_ms = 250;
+  out.sign = DeathSign::kDeathPage;
   return out;
 }
 
@@ -124,6 +126,8 @@ TEST(Report, WantedKillsAndKillsFromOutsideAreNoFailure) {
   EXPECT_EQ(out["restarts_by_role"]["gpu_actor"], 3);
   EXPECT_DOUBLE_EQ(out["restarts"][0]["recovery_seconds"].get<double>(), 0.3);
   EXPECT_EQ(out["restarts"][0]["cause"], "rehearsal");
+  EXPECT_EQ(out["restarts"][0]["seen_by"], "death_page");
+  EXPECT_DOUBLE_EQ(out["restarts"][0]["reap_seconds"].get<double>(), 0.25);
 }
 
 TEST(Report, TheVerdictTellsAWishFromAFailureAndFromARefusal) {

@@ -35,6 +35,7 @@ TEST(ChildArgs, WhatTheLauncherBuildsTheChildReads) {
     if (program.has_rank) args.rank = static_cast<uint32_t>(random() % 1024);
     if (random() % 2 == 0) args.incarnation = 1 + (random() >> 1);
     if (random() % 2 == 0) args.lifeline_fd = static_cast<int>(random() % 1000);
+    if (program.has_rank && random() % 2 == 0) args.death_page_fd = static_cast<int>(random() % 9);
     args.create = !program.has_rank && random() % 2 == 0;
     args.all_older_reaped = !program.has_rank && random() % 2 == 0;
     for (uint64_t i = random() % 4; i > 0; --i) {

@@ -155,6 +155,30 @@ TEST_F(Sockets, SecondBindOfALivePathIsRefusedAndHarmless) {
   EXPECT_TRUE(receive_soon(router, &message));
 }
 
+// A dead process whose descriptors are not closed yet looks like a live listener.
+TEST_F(Sockets, ASuccessorTakesOverAPathWhoseListenerIsStillOpen) {
+  Socket old = bind(Type::kRouter);
+  SocketOptions options;
+  options.take_over_path = true;
+  Socket successor = bind(Type::kRouter, options);
+  Socket peer = dealer("peer");
+  ASSERT_TRUE(peer.send({"", "hello"}).is_ok());
+  Message message;
+  for (int i = 0; i < 3000 && !successor.receive(&message); ++i) ::usleep(1000);
+  EXPECT_EQ(message.frame, "hello");
+  { Socket gone = std::move(old); }
+  EXPECT_TRUE(exists()) << "the old listener's end removed its successor's file";
+}
+
+TEST_F(Sockets, ATakeOverLeavesAFileThatIsNoSocketAlone) {
+  std::ofstream(path_) << "mine";
+  SocketOptions options;
+  options.take_over_path = true;
+  EXPECT_EQ(Socket::bind(context_, Type::kRouter, path_, options).status().code(),
+            StatusCode::kAlreadyExists);
+  EXPECT_TRUE(exists());
+}
+
 TEST_F(Sockets, StaleSocketFileIsReplaced) {
   leave_stale_socket();
   ASSERT_TRUE(exists());
