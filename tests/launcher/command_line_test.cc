@@ -129,8 +129,16 @@ TEST_F(CommandLine, SelftestFailsForAFileThatIsNone) {
   EXPECT_NE(run({"selftest", "--golden", directory_.path() + "/absent"}).code, 0);
 }
 
-TEST_F(CommandLine, CleanDryRunChangesNothing) {
-  EXPECT_EQ(run({"clean", "--dry-run", "no-such-job"}).code, 0);
+TEST_F(CommandLine, CleanOfAJobThatLeftNothingSaysSo) {
+  const std::string job = "no-such-job-" + std::to_string(getpid());
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"clean", job}, {"clean", "--dry-run", job}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 7) << outcome.output;
+    EXPECT_NE(outcome.output.find("there is nothing of a job " + job), std::string::npos)
+        << outcome.output;
+  }
+  EXPECT_EQ(run({"clean", "--dry-run"}).code, 0) << "all jobs' leftovers may be none";
 }
 
 }  // namespace
