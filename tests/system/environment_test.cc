@@ -13,6 +13,7 @@
 
 #include "actors/runtime/clock.h"
 #include "actors/runtime/exit_code.h"
+#include "shm/contract/status.h"
 #include "tests/support/system_job.h"
 
 namespace optlease {
@@ -53,7 +54,7 @@ TEST(Surroundings, AJobWhoseLauncherCannotBeReachedIsSaidWithBothDirectories) {
   const std::string socket = job.directory() + "/optlease/" + job.name() + "/launcher.sock";
   fs::rename(socket, socket + ".away");
   const SystemJob here("here");
-  for (const std::string& command : {"status", "stop"}) {
+  for (const std::string command : {"status", "stop"}) {
     const CommandResult result = here.command({command, job.name()});
     EXPECT_NE(result.exit_code, 0) << command;
     for (const std::string& part :

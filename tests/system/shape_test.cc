@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "shm/contract/status.h"
 #include "tests/support/system_job.h"
 
 namespace optlease {
