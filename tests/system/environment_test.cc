@@ -25,6 +25,20 @@ const std::vector<std::string> kLongJob = {"job.steps=100000", "model.elements=6
                                            "offload.chunk_size_mb=0.0625",
                                            "restart.stop_timeout_s=1"};
 
+// A program of ours with descriptors 0, 1 and 2 closed.
+pid_t start_closed(std::vector<std::string> words, const std::string& runtime_dir) {
+  words[0] = std::string(OPTLEASE_BIN_DIR "/") + words[0];
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  setenv("XDG_RUNTIME_DIR", runtime_dir.c_str(), 1);
+  for (const int fd : {0, 1, 2}) close(fd);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
 TEST(Surroundings, AJobOfAnotherRunDirectoryIsFoundAndBothDirectoriesAreNamed) {
   SystemJob job("there");
   job.use("synthetic.toml", kLongJob);
@@ -68,6 +82,24 @@ TEST(Surroundings, AJobWhoseLauncherCannotBeReachedIsSaidWithBothDirectories) {
   job.wait(30);
 }
 
+// The run directory of a kept job stays, and is no sign that the job runs.
+TEST(Surroundings, ATrainerOfAJobThatEndedAndWasKeptDoesNotWaitForIt) {
+  SystemJob job("kept");
+  job.use("synthetic.toml", {"job.steps=2", "model.elements=20000", "job.keep_state=true",
+                             "gradients.nonfinite_steps=[]"});
+  job.run();
+  ASSERT_TRUE(fs::exists(job.directory() + "/optlease/" + job.name() + "/kept.json"));
+  int status = 0;
+  waitpid(start_closed({"optlease-trainer", "--text", std::string(OPTLEASE_SOURCE_DIR) + "/docs",
+                        "--job", job.name(), "--rank", "0"},
+                       job.directory()),
+          &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kNotRunning));
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(job.directory() + "/optlease/" + job.name()));
+}
+
 TEST(Surroundings, StopNamesAHostStoreThatIsStopped) {
   SystemJob job("frozen-store");
   job.use("synthetic.toml", kLongJob);
@@ -88,20 +120,6 @@ TEST(Surroundings, StopNamesAHostStoreThatIsStopped) {
   EXPECT_NE(run.output.find("host_store did not end within 2000 ms"), std::string::npos)
       << run.output;
   EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
-}
-
-// A program of ours with descriptors 0, 1 and 2 closed.
-pid_t start_closed(std::vector<std::string> words, const std::string& runtime_dir) {
-  words[0] = std::string(OPTLEASE_BIN_DIR "/") + words[0];
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  setenv("XDG_RUNTIME_DIR", runtime_dir.c_str(), 1);
-  for (const int fd : {0, 1, 2}) close(fd);
-  execv(argv[0], argv.data());
-  _exit(127);
 }
 
 bool has_null_descriptors(pid_t pid) {

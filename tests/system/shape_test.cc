@@ -161,7 +161,7 @@ TEST(Shape, ProgressAndReportGiveTheSameFigures) {
   const Json memory = job.report()["memory"];
   EXPECT_EQ(memory["planned_shm_bytes"], memory["real_shm_bytes"]) << memory.dump();
   const double mib = memory["real_shm_bytes"].get<double>() / (1 << 20);
-  const std::string shared = format(", %.2f MiB of shared memory: arenas ", mib);
+  const std::string shared = format(", %.1f MiB of shared memory: arenas ", mib);
   EXPECT_NE(run.output.find(shared), std::string::npos) << shared << "\n" << run.output;
   const std::string last = "] ended at step 7 of 7, the last one committed, in ";
   EXPECT_NE(run.output.find(last), std::string::npos) << run.output;
