@@ -1,5 +1,7 @@
 #include "launcher/job_place.h"
 
+#include <unistd.h>
+
 #include "actors/wire/socket.h"
 #include "shm/processes.h"
 #include "shm/segment.h"
@@ -10,6 +12,7 @@ std::optional<JobPlace> runs_elsewhere(const RunDirectory& run) {
   if (is_listening(run.launcher_socket())) return std::nullopt;
   const std::string here = run_root();
   const std::string socket = run.launcher_socket().substr(here.size());
+  const std::string plan = run.job_file().substr(here.size());
   std::optional<JobPlace> silent;
   // The lock's name may have been removed under the job: then its segments tell.
   for (const std::string& name :
@@ -22,7 +25,8 @@ std::optional<JobPlace> runs_elsewhere(const RunDirectory& run) {
       if (place.run_root == here) continue;
       place.listens = is_listening(place.run_root + socket);
       if (place.listens) return place;
-      if (!silent) silent = place;
+      // A tool that only reads the state has its lock too, but no run directory of the job.
+      if (!silent && access((place.run_root + plan).c_str(), F_OK) == 0) silent = place;
     }
   }
   return silent;

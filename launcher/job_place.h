@@ -18,7 +18,7 @@ struct JobPlace {
 };
 
 // Nothing where the launcher answers under `run`, where no process of this user has the job's lock
-// or segments open, or where none of those was started under another run directory.
+// or segments open, or where none of those has a run directory of the job elsewhere.
 std::optional<JobPlace> runs_elsewhere(const RunDirectory& run);
 
 // Who has the job's lock open, in words; empty where that cannot be told.
