@@ -5,6 +5,7 @@
 
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 #include "launcher/config_file.h"
 #include "launcher/files.h"
 #include "launcher/memory_contract.h"
@@ -99,6 +100,7 @@ ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& optio
   report->wall_seconds = progress.seconds();
   report->exit_code = exit_code_of(*supervisor.value());
   finish_job(plan, claim, *supervisor.value(), report);
+  if (const std::string last = last_step_text(*report); !last.empty()) progress(last);
   const Status written = write_report(*report, options);
   if (written.is_ok()) return report->exit_code;
   return fail("the report: " + written.message(),
@@ -119,6 +121,10 @@ ExitCode run_job(const RunOptions& options) {
       return fail("--report names the job file itself; name another", ExitCode::kUsage);
     }
   }
+  const Status environment = check_environment();
+  if (!environment.is_ok()) {
+    return refuse(environment.message(), ExitCode::kBadConfiguration, options);
+  }
   auto config = load_config(options.config_path, options.overrides);
   if (!config) {
     const bool wrong = config.status().code() == StatusCode::kInvalidArgument;
@@ -137,9 +143,8 @@ ExitCode run_job(const RunOptions& options) {
   for (const std::string& note : claim.notes) progress(note);
   report.config_path = config.value().path;
   report.resumed = claim.resumed;
-  progress(format("job %s: %u ranks on %s, %s of state in shared memory", report.job.c_str(),
-                  report.world_size, report.device.c_str(),
-                  bytes_text(report.planned_shm_bytes).c_str()));
+  progress(format("job %s: %u ranks on %s, %s", report.job.c_str(), report.world_size,
+                  report.device.c_str(), shared_memory_text(needs_of(plan.value())).c_str()));
   if (claim.resumed) {
     progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
   }
