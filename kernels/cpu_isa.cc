@@ -93,16 +93,20 @@ Status select_cpu_isa() {
   for (CpuIsa isa : {CpuIsa::kGeneric, CpuIsa::kV3, CpuIsa::kV4}) {
     if (std::string(wish) != name_of(isa)) continue;
     if (!is_supported(isa)) {
-      return Status(StatusCode::kUnsupported,
-                    format("OPTLEASE_ISA=%s: this CPU or this build cannot run it; the best here "
-                           "is %s: unset the variable or choose that",
-                           wish, name_of(best())));
+      return Status(
+          StatusCode::kUnsupported,
+          format("OPTLEASE_ISA=%s: this CPU or this build cannot run it; allowed are "
+                 "generic, v3 and v4, of which the best here is %s: choose that, or unset "
+                 "the variable",
+                 wish, name_of(best())));
     }
     choose(isa);
     return Status::ok();
   }
   return Status(StatusCode::kInvalidArgument,
-                format("OPTLEASE_ISA=%s: use generic, v3 or v4, or unset it", wish));
+                format("OPTLEASE_ISA=%s: allowed are generic, v3 and v4, of which the best here is "
+                       "%s; or unset the variable",
+                       wish, name_of(best())));
 }
 
 const CpuLoops& cpu_loops() {

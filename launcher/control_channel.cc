@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/runtime/clock.h"
+#include "launcher/job_place.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
@@ -38,8 +39,8 @@ json process_json(const ProcessStatus& process) {
   if (!process.phase.empty()) {
     out["phase"] = process.phase;
     out["step"] = process.step;
-    out["silent_ms"] = process.silent_ms;
   }
+  if (!process.phase.empty() || process.role == "host_store") out["silent_ms"] = process.silent_ms;
   return out;
 }
 
@@ -151,12 +152,14 @@ Result<std::string> ask_launcher(SocketContext& context, const RunDirectory& run
     looked_ms = now_ms();
     OPTLEASE_TRY(alive());
   }
-  return Status(
-      StatusCode::kTimeout,
-      format("the launcher of job %s did not answer within %llu ms (%s): it is stopped or busy, or "
-             "the job runs from another run directory (XDG_RUNTIME_DIR)",
-             run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms),
-             run.launcher_socket().c_str()));
+  std::string who = lock_holders_text(run);
+  who = who.empty() ? ", or the job runs from another run directory (XDG_RUNTIME_DIR)"
+                    : "; its lock is open in " + who;
+  return Status(StatusCode::kTimeout,
+                format("the launcher of job %s did not answer within %llu ms (%s): it is stopped "
+                       "or busy, or gone and a child of it is left%s",
+                       run.job_name().c_str(), static_cast<unsigned long long>(timeout_ms),
+                       run.launcher_socket().c_str(), who.c_str()));
 }
 
 }  // namespace optlease

@@ -35,9 +35,9 @@ struct ProcessStatus {
   int pid = 0;               // 0: no process now
   uint64_t incarnation = 0;  // of an actor; lives so far of others
   std::string state;
-  std::string phase;  // of an actor; else empty
-  int64_t step = -1;  // of an actor
-  uint64_t silent_ms = 0;
+  std::string phase;       // of an actor; else empty
+  int64_t step = -1;       // of an actor
+  uint64_t silent_ms = 0;  // of an actor, to the store; of the store, to the launcher
 };
 struct JobStatus {
   std::string job;

@@ -3,6 +3,7 @@
 
 #include "actors/runtime/step_figures.h"
 #include "launcher/files.h"
+#include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "launcher/run_job.h"
 #include "launcher/supervisor.h"
@@ -40,6 +41,16 @@ void add_telemetry(const Supervisor& supervisor, RunReport* report) {
     report->ranks.push_back(std::move(rank));
   }
   if (measured) report->step_seconds = slowest;
+}
+
+// Only of the step that was the last: an actor that was not heard again tells of an older one.
+void add_last_step(const Supervisor& supervisor, RunReport* report) {
+  for (uint32_t r = 0; r < report->world_size; ++r) {
+    const auto last = supervisor.telemetry().traffic(r).last;
+    if (!last || last->steps_total == 0 || last->step_committed != report->steps_committed)
+      continue;
+    report->last_step_seconds = std::max(report->last_step_seconds.value_or(0), last->step_seconds);
+  }
 }
 
 void add_losses(const RunDirectory& run, RunReport* report) {
@@ -183,7 +194,9 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
   const bool whole = (ending == Ending::kCompleted || ending == Ending::kStopped) &&
                      report->exit_code != ExitCode::kCorruptState;
   if (whole) {
-    const Status emptied = empty_run_directory(run, true);
+    // Of a kept state somebody will want to know what it was begun with.
+    const Status emptied =
+        report->state_kept ? keep_only_origin(run) : empty_run_directory(run, true);
     if (!emptied.is_ok()) report->clean_up_error = emptied.message();
   } else {
     report->ending_text += "; the logs are in " + run.path();
@@ -240,6 +253,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
   add_losses(claim.run, report);
   add_step_logs(plan, claim.run, report);
   if (names_are_ours) add_state(claim.run, report);
+  add_last_step(supervisor, report);
   if (names_are_ours && report->ending == Ending::kCompleted && report->state_digest.empty()) {
     report->exit_code = ExitCode::kCorruptState;
     report->ending_text = "the final state does not hold: " + report->digest_error;

@@ -7,6 +7,7 @@
 
 #include "actors/wire/socket.h"
 #include "launcher/files.h"
+#include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
 
@@ -63,6 +64,24 @@ std::vector<uint64_t> incarnations_of(const ControlView& view) {
   return out;
 }
 
+// A state that was begun with another seed is another model than the one that is asked for.
+ClaimFailure check_origin(const JobPlan& plan, const ControlView& view, JobClaim* claim) {
+  const auto stored = plan_of_stored_state(claim->run, view.header().layout_hash);
+  if (!stored) {
+    if (draws_weights(plan)) {
+      claim->notes.push_back("the run that began this state left no plan in " + claim->run.path() +
+                             ": whether its model.seed was the same is not known");
+    }
+    return {};
+  }
+  const std::string difference = model_difference(*stored, plan, view.step_committed() != kNoStep);
+  if (difference.empty()) return {};
+  return refuse(ExitCode::kBadConfiguration,
+                "the state in shared memory was begun with another model: " + difference +
+                    "; resume with the value that it was begun with (--set is not remembered), or "
+                    "discard it with --fresh");
+}
+
 ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* claim) {
   if (found.kind == Found::Kind::kNothing) {
     return refuse(ExitCode::kStateAbsent,
@@ -91,6 +110,8 @@ ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* cla
                "it was started with, or more (--set is not remembered)",
                static_cast<long long>(reached), static_cast<long long>(plan.steps)));
   }
+  ClaimFailure another_model = check_origin(plan, view, claim);
+  if (!another_model.text.empty()) return another_model;
   claim->resumed = true;
   claim->step_committed = view.step_committed();
   claim->last_incarnation = incarnations_of(view);

@@ -1,18 +1,18 @@
 // optlease: the launcher and its tools. Arguments only; each command is in commands/.
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 
 #include "actors/runtime/exit_code.h"
+#include "actors/runtime/program_start.h"
 #include "launcher/commands/commands.h"
 
 namespace {
 
 using optlease::ExitCode;
+using optlease::Status;
 
 std::string exit_code_footer() {
   std::string text = "Exit codes:\n";
@@ -50,6 +50,12 @@ ExitCode run(int argc, char** argv) {
     std::fprintf(stderr, "optlease: %s; see optlease --help\n", error.what());
     return ExitCode::kUsage;
   }
+  const Status environment = optlease::check_environment();
+  // `run` says it itself: a refused run has a report.
+  if (!environment.is_ok() && !app.got_subcommand("run")) {
+    return optlease::complain(app.get_subcommands().front()->get_name().c_str(),
+                              environment.message(), ExitCode::kBadConfiguration);
+  }
   const ExitCode code = chosen();
   // Whoever asked for a document must not take half of it, or none, for success.
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -57,18 +63,10 @@ ExitCode run(int argc, char** argv) {
   return code == ExitCode::kOk ? ExitCode::kIo : code;
 }
 
-// What a caller closed must not become the number of a file that matters: words written to
-// descriptor 1 would go into it.
-void reserve_standard_descriptors() {
-  int fd = 0;
-  while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) continue;
-  if (fd > STDERR_FILENO) close(fd);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  reserve_standard_descriptors();
+  optlease::prepare_descriptors();
   // A file past RLIMIT_FSIZE is an error of its write, with words, not a silent end.
   signal(SIGXFSZ, SIG_IGN);
   try {

@@ -254,6 +254,23 @@ std::string memory_text(const MemoryNeeds& needs, const std::vector<MemoryRow>& 
   return text;
 }
 
+std::string shared_memory_text(const MemoryNeeds& needs) {
+  uint64_t arenas = 0, state = 0, shards = 0, resident = 0;
+  for (const RankNeeds& rank : needs.ranks) {
+    arenas += rank.arena_bytes;
+    state += rank.state_bytes;
+    shards += rank.gradient_shard_bytes;
+    resident += rank.resident_bytes;
+  }
+  std::string text =
+      format("%s of shared memory: arenas %s (of it state %s), gradient shards %s, control %s",
+             bytes_text(needs.shared_memory_bytes()).c_str(), bytes_text(arenas).c_str(),
+             bytes_text(state).c_str(), bytes_text(shards).c_str(),
+             bytes_text(needs.control_bytes).c_str());
+  if (resident != 0) text += ", resident slots " + bytes_text(resident);
+  return text;
+}
+
 std::string memory_json(const MemoryNeeds& needs, const std::vector<MemoryRow>& rows) {
   Json json{{"ranks", Json::array()},
             {"control_bytes", needs.control_bytes},

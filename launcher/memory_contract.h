@@ -77,6 +77,9 @@ std::vector<MemoryRow> memory_rows(const MemoryNeeds& needs, const MachineFacts&
 Status check(const std::vector<MemoryRow>& rows);
 
 std::string memory_text(const MemoryNeeds& needs, const std::vector<MemoryRow>& rows);
+// "5.40 MiB of shared memory: arenas 4.20 MiB (state 2.00 MiB), ...": what shared_memory_bytes() is
+// made of, in one line.
+std::string shared_memory_text(const MemoryNeeds& needs);
 std::string memory_json(const MemoryNeeds& needs, const std::vector<MemoryRow>& rows);
 
 // Reads the limits of this process and node; what cannot be read counts as no limit.

@@ -174,6 +174,17 @@ std::string to_json(const RunReport& report) {
   return out.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string last_step_text(const RunReport& report) {
+  if (report.steps_committed == kNoStep) return "";
+  std::string text = format("ended at step %lld of %lld, the last one committed",
+                            static_cast<long long>(report.steps_committed),
+                            static_cast<long long>(report.steps_wanted));
+  if (report.last_step_seconds) return text + format(", in %.4f s", *report.last_step_seconds);
+  if (report.step_seconds)
+    text += format("; half of all took %.4f s or less", report.step_seconds->p50);
+  return text;
+}
+
 std::string summary_text(const RunReport& report) {
   const std::vector<ReportCheck> checks = checks_of(report);
   std::string out = format(

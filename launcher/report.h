@@ -66,6 +66,7 @@ struct RunReport {
   uint64_t steps_skipped = 0;
   uint64_t commits = 0;  // chunks, as the last life of the store counted
   std::vector<LossPoint> loss_curve;
+  std::optional<double> last_step_seconds;  // of the slowest rank
   std::optional<StepSeconds> step_seconds;  // of the slowest rank, each percentile by itself
   std::vector<RankReport> ranks;
 
@@ -105,6 +106,9 @@ bool is_about_the_end(const ReportCheck& check);
 const char* verdict_of(const RunReport& report);
 
 std::string to_json(const RunReport& report);
+// The last line of progress: the last committed step, and how long it took where that is known.
+// Empty where no step was committed.
+std::string last_step_text(const RunReport& report);
 // A few lines for people, ending with how it went.
 std::string summary_text(const RunReport& report);
 

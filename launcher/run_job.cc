@@ -5,6 +5,7 @@
 
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 #include "launcher/config_file.h"
 #include "launcher/files.h"
 #include "launcher/memory_contract.h"
@@ -99,6 +100,7 @@ ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& optio
   begun.wall_seconds = progress.seconds();
   begun.exit_code = exit_code_of(*supervisor.value());
   finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
+  if (const std::string last = last_step_text(begun); !last.empty()) progress(last);
   *report = std::move(begun);
   return report->exit_code;
 }
@@ -114,9 +116,8 @@ ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunRepo
   for (const std::string& note : claim.notes) progress(note);
   begun.config_path = options.config_path;
   begun.resumed = claim.resumed;
-  progress(format("job %s: %u ranks on %s, %s of state in shared memory", begun.job.c_str(),
-                  begun.world_size, begun.device.c_str(),
-                  bytes_text(begun.planned_shm_bytes).c_str()));
+  progress(format("job %s: %u ranks on %s, %s", begun.job.c_str(), begun.world_size,
+                  begun.device.c_str(), shared_memory_text(needs_of(plan)).c_str()));
   if (claim.resumed) {
     progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
   }
@@ -134,6 +135,10 @@ ExitCode run_job(const RunOptions& options) {
     if (std::filesystem::equivalent(options.report_path, options.config_path, unknown)) {
       return fail(options, "--report names the job file itself; name another", ExitCode::kUsage);
     }
+  }
+  const Status environment = check_environment();
+  if (!environment.is_ok()) {
+    return refuse(environment.message(), ExitCode::kBadConfiguration, options);
   }
   auto config = load_config(options.config_path, options.overrides);
   if (!config) {

@@ -126,6 +126,8 @@ class SupervisorCore {
   uint64_t life(Seat seat) const;  // of the last process in the seat; 0: none yet
   std::vector<Seat> seats() const;
   const StoreFacts& facts() const { return facts_; }
+  // Since the store's last answer; 0 where it is not up.
+  uint64_t store_silent_ms(uint64_t now_ms) const;
   // Processes that SIGKILL could not end in kill_wait_ms.
   std::vector<std::string> unreaped() const;
 
@@ -167,6 +169,7 @@ class SupervisorCore {
   void advance_stop(uint64_t now_ms);
   void enter_stop_store(uint64_t now_ms);
   void enter_kill_all(uint64_t now_ms);
+  void note_late(const std::string& who);
   void send_stop_store(uint64_t now_ms);
   bool any_body(Role role) const;
   Chair& store() { return chairs_.at(Seat{Role::kHostStore, 0}); }

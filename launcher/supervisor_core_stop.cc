@@ -78,6 +78,20 @@ void SupervisorCore::enter_kill_all(uint64_t now_ms) {
   }
 }
 
+// What is killed because it did not end by itself is news, also for whoever reads the report.
+void SupervisorCore::note_late(const std::string& who) {
+  const std::string text =
+      format("%s did not end within %llu ms of being asked to", who.c_str(),
+             static_cast<unsigned long long>(2 * options_.restart.stop_timeout_ms));
+  note(text + ": killing it");
+  ending_text_ += "; " + text + " and was killed";
+}
+
+uint64_t SupervisorCore::store_silent_ms(uint64_t now_ms) const {
+  const bool up = store().state == SeatState::kRunning || store().state == SeatState::kDying;
+  return up && now_ms > answered_ms_ ? now_ms - answered_ms_ : 0;
+}
+
 void SupervisorCore::advance_stop(uint64_t now_ms) {
   if (mode_ == Mode::kStopTrainers) {
     if (!any_body(Role::kTrainer)) {
@@ -96,6 +110,12 @@ void SupervisorCore::advance_stop(uint64_t now_ms) {
   if (mode_ == Mode::kStopStore && !bodies_.empty()) {
     const bool store_lives = any_body(Role::kHostStore);
     if (now_ms >= stop_deadline_ms_) {
+      // The actors end when the store tells them to: where it hangs, it alone is to blame.
+      if (store_lives) {
+        note_late(name_of(Role::kHostStore));
+      } else {
+        for (const auto& [key, body] : bodies_) note_late(text_of(key.first));
+      }
       enter_kill_all(now_ms);
     } else if (now_ms - stop_sent_ms_ >= kStopRepeatMs) {
       if (store().state == SeatState::kRunning) {

@@ -238,6 +238,7 @@ JobStatus Supervisor::status() const {
     process.state = name_of(core_.state(seat));
     const auto living = living_.find({seat, process.incarnation});
     if (living != living_.end()) process.pid = static_cast<int>(living->second.child.pid());
+    if (seat.role == Role::kHostStore) process.silent_ms = core_.store_silent_ms(now());
     if (seat.role == Role::kGpuActor && seat.rank < facts.ranks.size() &&
         facts.ranks[seat.rank].incarnation == process.incarnation) {
       const RankStatus& rank = facts.ranks[seat.rank];

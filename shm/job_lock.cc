@@ -16,6 +16,7 @@
 #include "shm/eintr.h"
 #include "shm/kill_point.h"
 #include "shm/monotonic.h"
+#include "shm/processes.h"
 #include "shm/segment.h"
 
 namespace optlease {
@@ -76,14 +77,19 @@ int holder_pid(int fd) {
 }
 
 Status busy(const std::string& name, int fd) {
+  // Who took it may be gone, and a child that it left, even one that never came to execute its
+  // program, keeps it.
+  std::string who = describe_processes(processes_with_open(Segment::path_of(name)));
   const int pid = holder_pid(fd);
-  const std::string who = pid > 0 ? format("process %d took it", pid) : "a live process has it";
-  return {
-      StatusCode::kBusy,
-      format(
-          "the job is running, or a tool reads its state: %s is locked (%s, and it or a child of "
-          "it lives); stop that job, wait, or choose another name",
-          Segment::path_of(name).c_str(), who.c_str())};
+  if (!who.empty()) {
+    who = "who has it open: " + who;
+  } else {
+    who = pid > 0 ? format("process %d took it", pid) : "a live process has it";
+  }
+  return {StatusCode::kBusy,
+          format("the job is running, or a tool reads its state: %s is locked (%s); stop that "
+                 "job, wait, or choose another name",
+                 Segment::path_of(name).c_str(), who.c_str())};
 }
 
 void pause_ms(uint64_t ms) {

@@ -1,15 +1,35 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and testing need and that are missing. Run as root or
 # with sudo at hand; does nothing, and needs no rights, where everything is there.
+#
+#   bash tests/install_dependencies.sh             what the programs and the tests need
+#   bash tests/install_dependencies.sh --programs  what building the programs needs, and no more
+#   ... --list                                     only prints the names, one a line
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build pkg-config binutils      # the build; binutils: the vectorisation test
+  g++ cmake ninja-build pkg-config               # the build
   libboost-dev libzmq3-dev cppzmq-dev libspdlog-dev libtomlplusplus-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev libgloo-dev   # the programs
+)
+test_packages=(
+  binutils                                       # the vectorisation test
   libgtest-dev libgmock-dev libbenchmark-dev     # tests and benchmarks
   clang-tidy                                     # the naming gate
 )
+tests=yes list=no
+for word in "$@"; do
+  case "$word" in
+    --programs) tests=no ;;
+    --list) list=yes ;;
+    *) echo "dependencies: unknown argument '$word'; --programs and --list are known" >&2; exit 2 ;;
+  esac
+done
+[ "$tests" = no ] || packages+=("${test_packages[@]}")
+if [ "$list" = yes ]; then
+  printf '%s\n' "${packages[@]}"
+  exit 0
+fi
 
 missing=()
 for package in "${packages[@]}"; do

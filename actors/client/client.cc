@@ -7,6 +7,7 @@
 
 #include "actors/client/optlease.h"
 #include "actors/runtime/client_abi.h"
+#include "shm/standard_descriptors.h"
 
 namespace optlease {
 
@@ -42,6 +43,8 @@ Client::Client(RunningJob job, uint32_t rank, DevicePlace place,
 
 Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t rank,
                                                uint64_t timeout_ms) {
+  // Shared buffers arrive as descriptors: what the trainer prints must not reach them.
+  reserve_standard_descriptors();
   const int64_t start_ms = now_ms();
   const auto deadline_for = [&](uint64_t ms) {
     return Deadline::at_ms(start_ms + static_cast<int64_t>(std::min<uint64_t>(ms, INT32_MAX)));

@@ -39,6 +39,12 @@ Status check_directory(const RunDirectory& directory) {
   return Status::ok();
 }
 
+// A clean end leaves the directory where the state is kept, with another name for the plan.
+bool has_ended_and_was_kept(const RunDirectory& directory) {
+  return ::access(directory.job_file().c_str(), F_OK) != 0 &&
+         ::access(directory.kept_file().c_str(), F_OK) == 0;
+}
+
 // Empty where there is none, as an unset variable.
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
@@ -84,6 +90,11 @@ Result<RunningJob> find_running_job(const std::string& job, Deadline deadline) {
     const std::string path = directory.value().job_file();
     auto plan = read_job_plan(path);
     if (plan) return RunningJob{std::move(directory.value()), std::move(plan.value())};
+    if (has_ended_and_was_kept(directory.value()))
+      return Status{StatusCode::kNotFound,
+                    format("job '%s' is not running: its state was kept when it ended. Go on with "
+                           "`optlease run --resume`",
+                           job.c_str())};
     // A launcher that has only just made the directory has not written the file yet.
     if (plan.status().code() != StatusCode::kNotFound) return plan.status();
     if (deadline.passed())
@@ -98,10 +109,12 @@ Result<RunningJob> find_running_job(const std::string& job, Deadline deadline) {
 
 Status check_still_running(const RunDirectory& directory) {
   struct stat info {};
-  if (::lstat(directory.path().c_str(), &info) == 0 || errno != ENOENT) return Status::ok();
+  const bool gone = ::lstat(directory.path().c_str(), &info) != 0 && errno == ENOENT;
+  if (!gone && !has_ended_and_was_kept(directory)) return Status::ok();
+  const std::string path = gone ? directory.path() : directory.job_file();
   return {StatusCode::kPeerLost,
           format("job '%s' has ended: %s is gone. Its launcher's output says why",
-                 directory.job_name().c_str(), directory.path().c_str())};
+                 directory.job_name().c_str(), path.c_str())};
 }
 
 }  // namespace optlease

@@ -11,6 +11,7 @@
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/death_page.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 
 namespace optlease {
 namespace {
@@ -19,6 +20,10 @@ ExitCode run_actor(const ChildArgs& args) {
   // Before there is anything that takes long to tear down; let go of last, at an orderly end.
   const Result<DeathPageHold> hold = DeathPageHold::take(args.death_page_fd);
   init_logging(format("gpu_actor.%u", args.rank), args.log_level);
+  if (const Status environment = check_environment(); !environment.is_ok()) {
+    log_error("%s", environment.message().c_str());
+    return ExitCode::kBadConfiguration;
+  }
   const Result<RunDirectory> directory = RunDirectory::of(args.job);
   Result<Lifeline> lifeline = Lifeline::adopt(args.lifeline_fd);
   Status failed = !directory.is_ok() ? directory.status() : lifeline.status();
@@ -42,6 +47,7 @@ ExitCode run_actor(const ChildArgs& args) {
 }  // namespace optlease
 
 int main(int argc, char** argv) {
+  optlease::prepare_descriptors();
   // A peer that is gone is an error of its call, not the end of this process.
   signal(SIGPIPE, SIG_IGN);
   // Before any thread: each CUDA stream gets a hardware queue of its own, so that one that waits

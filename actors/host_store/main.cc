@@ -7,6 +7,7 @@
 
 #include "actors/host_store/host_store.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 
 namespace {
 
@@ -22,12 +23,17 @@ int run(int argc, char** argv) {
     return static_cast<int>(outcome.exit_code);
   }
   init_logging("host_store", outcome.args->log_level);
+  if (const Status environment = check_environment(); !environment.is_ok()) {
+    log_error("%s", environment.message().c_str());
+    return static_cast<int>(ExitCode::kBadConfiguration);
+  }
   return static_cast<int>(run_host_store(*outcome.args));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  optlease::prepare_descriptors();
   // Before any library starts a thread: signals arrive through a descriptor.
   sigset_t signals;
   sigemptyset(&signals);

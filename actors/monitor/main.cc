@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "actors/monitor/monitor.h"
+#include "actors/runtime/program_start.h"
 
 namespace {
 
@@ -55,6 +56,10 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "optlease-monitor: %s; see optlease-monitor --help\n", error.what());
     return static_cast<int>(optlease::ExitCode::kUsage);
   }
+  if (const optlease::Status wrong = optlease::check_environment(); !wrong.is_ok()) {
+    std::fprintf(stderr, "optlease-monitor: %s\n", wrong.message().c_str());
+    return static_cast<int>(optlease::ExitCode::kBadConfiguration);
+  }
   options.is_terminal = isatty(STDOUT_FILENO) == 1;
   catch_signals();
   allow_many_descriptors();
@@ -64,6 +69,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  optlease::prepare_descriptors();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

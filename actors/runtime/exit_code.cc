@@ -63,7 +63,7 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kStateExists:
       return "state of this job is there already; resume or clean it";
     case ExitCode::kStateAbsent:
-      return "there is no state to resume; start the job anew";
+      return "there is no state to resume, read or clean under this name";
     case ExitCode::kCrashLoop:
       return "a process died more often than the restart plan allows; see its log";
     case ExitCode::kStoreLost:

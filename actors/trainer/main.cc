@@ -8,6 +8,7 @@
 #include <string>
 
 #include "actors/trainer/training.h"
+#include "kernels/cpu_isa.h"
 
 namespace {
 
@@ -18,6 +19,7 @@ using optlease::TrainingOptions;
 // agree with docs/OPERATING.md where the meanings do.
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+constexpr int kExitConfiguration = 3;
 constexpr int kExitTimeout = 13;
 constexpr int kExitNotRunning = 16;
 
@@ -73,6 +75,11 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  // It has no loops of that kind, but a wrong wish is refused by every program of a job.
+  if (const optlease::Status isa = optlease::select_cpu_isa(); !isa.is_ok()) {
+    std::fprintf(stderr, "optlease-trainer: %s\n", isa.message().c_str());
+    return kExitConfiguration;
   }
   if (lr_peak) {
     lr.peak = *lr_peak;

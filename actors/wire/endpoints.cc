@@ -87,8 +87,9 @@ std::string why_invalid_job_name(const std::string& name) {
   return {};
 }
 
-std::string run_root() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+std::string run_root() { return run_root_under(std::getenv("XDG_RUNTIME_DIR")); }
+
+std::string run_root_under(const char* runtime) {
   // The XDG specification has relative paths ignored.
   if (runtime != nullptr && runtime[0] == '/') {
     std::string root = runtime;
@@ -123,6 +124,7 @@ Status RunDirectory::create() const {
 }
 
 std::string RunDirectory::job_file() const { return path_ + "/job.json"; }
+std::string RunDirectory::kept_file() const { return path_ + "/kept.json"; }
 std::string RunDirectory::store_socket() const { return path_ + "/store.sock"; }
 std::string RunDirectory::launcher_socket() const { return path_ + "/launcher.sock"; }
 std::string RunDirectory::vault_socket() const { return path_ + "/vault.sock"; }

@@ -20,6 +20,8 @@ std::string why_invalid_job_name(const std::string& name);
 
 // The directory that holds all run directories of this user (not created).
 std::string run_root();
+// The same for another value of XDG_RUNTIME_DIR; null or no absolute path: as if it were not set.
+std::string run_root_under(const char* xdg_runtime_dir);
 
 class RunDirectory {
  public:
@@ -30,7 +32,8 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   const std::string& job_name() const { return job_name_; }
-  std::string job_file() const;                   // JobPlan as JSON
+  std::string job_file() const;                   // JobPlan as JSON, while the job runs
+  std::string kept_file() const;                  // the same, of a state that was kept at the end
   std::string store_socket() const;               // host store ROUTER
   std::string launcher_socket() const;            // launcher ROUTER, JSON requests
   std::string vault_socket() const;               // launcher, Unix stream: shared-buffer fds

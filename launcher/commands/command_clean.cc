@@ -26,6 +26,13 @@ ExitCode clean_command(const CleanOptions& given, const std::string* job) {
   };
   auto report = clean_leftovers(leftover_places(), options);
   if (!report) return complain("clean", report.status());
+  if (job != nullptr && report.value().removed.empty() && report.value().kept.empty()) {
+    return complain("clean",
+                    "there is nothing of a job " + options.only_job + ": no segment " +
+                        segment_prefix() + options.only_job + ".* in /dev/shm and no directory " +
+                        run_root() + "/" + options.only_job + "; `optlease status` lists the jobs",
+                    ExitCode::kStateAbsent);
+  }
   const char* verb = options.dry_run ? "would remove" : "removed";
   for (const CleanedItem& item : report.value().removed) {
     std::printf("%s %s (%s)\n", verb, item.path.c_str(), bytes_text(item.bytes).c_str());

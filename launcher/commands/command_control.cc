@@ -6,18 +6,23 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "actors/runtime/clock.h"
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
 #include "launcher/process.h"
 #include "shm/job_lock.h"
+#include "shm/processes.h"
+#include "shm/segment.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kLookMs = 300;  // between two looks at a job that stops, and for each answer
 
 struct ControlFlags {
   std::string job;
@@ -52,7 +57,7 @@ ExitCode ask(const char* command, const RunDirectory& run, const ControlFlags& f
 }
 
 ExitCode restart_command(const ControlFlags& flags) {
-  auto run = run_of(flags.job);
+  auto run = run_of("restart", flags.job);
   if (!run) return complain("restart", run.status());
   json reply;
   const ExitCode code = ask("restart", run.value(), flags, &reply);
@@ -75,32 +80,89 @@ int launcher_pid(const json& reply) {
   return 0;
 }
 
+// The processes that keep a stop waiting because they do not run or do not answer. Each is named
+// on stderr when it is first seen.
+class Laggards {
+ public:
+  void look(const json& status) {
+    last_.clear();
+    for (const json& process : status.at("processes")) {
+      const int pid = process.value("pid", 0);
+      const std::string role = process.value("role", "?");
+      if (pid <= 0 || role == "launcher") continue;
+      const uint64_t silent_ms = role == "host_store" ? process.value("silent_ms", uint64_t{0}) : 0;
+      const bool stopped = is_stopped(pid);
+      if (!stopped && silent_ms < kSilentMs) continue;
+      const std::string rank = role == "host_store" ? "" : format(" %u", process.value("rank", 0u));
+      last_ += (last_.empty() ? "" : ", ") + role + rank + format(" (pid %d)", pid);
+      if (!named_.insert(pid).second) continue;
+      const std::string why =
+          stopped
+              ? format("is stopped by a signal or a debugger (`kill -CONT %d` lets it go on)", pid)
+              : format("has not answered for %.1f s", static_cast<double>(silent_ms) / 1000);
+      std::fprintf(stderr,
+                   "optlease stop: %s%s (pid %d) %s; the launcher was told to stop, and kills it "
+                   "where it does not end within twice restart.stop_timeout_s\n",
+                   role.c_str(), rank.c_str(), pid, why.c_str());
+    }
+  }
+  // Those of the last look; empty: none.
+  const std::string& last() const { return last_; }
+
+ private:
+  static constexpr uint64_t kSilentMs = 2000;
+  std::set<int> named_;
+  std::string last_;
+};
+
+// What the launcher says now of the stopping job; where it says nothing, what was known before.
+void look_again(const RunDirectory& run, Laggards* laggards) {
+  SocketContext context;
+  const auto reply =
+      ask_launcher(context, run, ControlRequest{}, kLookMs, [] { return Status::ok(); });
+  if (!reply) return;
+  const json status = json::parse(reply.value(), nullptr, false);
+  if (status.is_object() && status.contains("processes")) laggards->look(status);
+}
+
+void say_stopped(const RunDirectory& run, const Laggards& laggards) {
+  const std::string late = laggards.last().empty()
+                               ? ""
+                               : "; it did not end by itself and was killed: " + laggards.last();
+  const char* state = Segment::exists(run.control_segment()) ? "its state is kept in shared memory"
+                                                             : "its state was removed";
+  std::printf("job %s is stopped; %s%s\n", run.job_name().c_str(), state, late.c_str());
+}
+
 // The launcher ends last, and with it the job's lock.
 ExitCode stop_command(const ControlFlags& given) {
   ControlFlags flags = given;
   flags.request.command = ControlRequest::Command::kStop;
   if (flags.keep) flags.request.keep = true;
   if (flags.discard) flags.request.keep = false;
-  auto run = run_of(flags.job);
+  auto run = run_of("stop", flags.job);
   if (!run) return complain("stop", run.status());
   json reply;
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(flags.timeout_s * 1000));
   const ExitCode code = ask("stop", run.value(), flags, &reply);
   if (code != ExitCode::kOk) return code;
   const UniqueFd pidfd = open_pidfd(launcher_pid(reply));
+  Laggards laggards;
   while (!deadline.passed()) {
     pollfd wait{pidfd.get(), POLLIN, 0};
-    const bool ended = !pidfd || poll(&wait, 1, deadline.remaining_ms(200)) > 0;
-    if (ended) {
-      std::printf("job %s is stopped\n", run.value().job_name().c_str());
+    if (!pidfd || poll(&wait, 1, deadline.remaining_ms(kLookMs)) > 0) {
+      say_stopped(run.value(), laggards);
       return ExitCode::kOk;
     }
+    look_again(run.value(), &laggards);
   }
-  return complain("stop",
-                  format("job %s is still stopping after %.1f s; a second SIGTERM to its launcher "
-                         "(pid %d) kills what is left",
-                         run.value().job_name().c_str(), flags.timeout_s, launcher_pid(reply)),
-                  ExitCode::kTimeout);
+  const std::string late = laggards.last().empty() ? "" : " (it waits for " + laggards.last() + ")";
+  return complain(
+      "stop",
+      format("job %s is still stopping after %.1f s%s; a second SIGTERM to its launcher "
+             "(pid %d) kills what is left",
+             run.value().job_name().c_str(), flags.timeout_s, late.c_str(), launcher_pid(reply)),
+      ExitCode::kTimeout);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "actors/wire/socket.h"
 #include "launcher/commands/commands.h"
 #include "launcher/job_claim.h"
+#include "launcher/job_place.h"
 #include "launcher/job_state.h"
 #include "launcher/store_link.h"
 #include "shm/job_lock.h"
@@ -51,6 +52,12 @@ struct RestingState {
   Status keep() { return hold ? hold->keep() : Status::ok(); }
 };
 
+std::string lock_holders_clause(const RunDirectory& run) {
+  const std::string who = lock_holders_text(run);
+  return who.empty() ? ", or the job runs from another run directory (XDG_RUNTIME_DIR)"
+                     : ", or it is left over; its lock is open in " + who;
+}
+
 // Takes the lock of a job that does not run. Where another tool reads this state it will be done
 // soon. Busy where the job lives and a launcher answers; Timeout where somebody who is no launcher
 // of this run directory has the lock for too long.
@@ -69,11 +76,9 @@ Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* ou
       if (lock.status().code() != StatusCode::kBusy) return lock.status();
     }
     if (deadline.passed()) {
-      return {StatusCode::kTimeout,
-              "somebody has the state of job " + run.job_name() + " and no launcher answers in " +
-                  run.path() +
-                  ": another tool reads it, or the job runs from another run directory "
-                  "(XDG_RUNTIME_DIR)"};
+      return {StatusCode::kTimeout, "somebody has the state of job " + run.job_name() +
+                                        " and no launcher answers in " + run.path() +
+                                        ": another tool reads it" + lock_holders_clause(run)};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kLockRetryMs));
   }
@@ -120,7 +125,7 @@ Json digest_json(const std::string& job, const StateDigest& digest) {
 // the hold, and what was read is worth nothing: then all of it once more, while there is time.
 ExitCode read_at_rest(const char* command, const StateFlags& flags,
                       const std::function<Status(RestingState&, const RunDirectory&)>& work) {
-  auto run = run_of(flags.job);
+  auto run = run_of(command, flags.job);
   if (!run) return complain(command, run.status());
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(flags.timeout_s * 1000));
   while (true) {

@@ -100,7 +100,7 @@ ExitCode dead_job(const RunDirectory& run, const StatusFlags& flags) {
 
 ExitCode status_command(const StatusFlags& flags) {
   if (flags.job.empty()) return list_jobs(flags);
-  auto run = run_of(flags.job);
+  auto run = run_of("status", flags.job);
   if (!run) return complain("status", run.status());
   const Status live = check_live(run.value());
   if (live.code() == StatusCode::kNotFound) return dead_job(run.value(), flags);
@@ -133,11 +133,12 @@ struct MonitorFlags {
 
 // Becomes the monitor, so that its exit code and signals are its own.
 ExitCode monitor_command(const MonitorFlags& flags) {
-  auto job = job_named(flags.job);
-  if (!job) return complain("monitor", job.status());
+  const auto run = run_of("monitor", flags.job);
+  if (!run) return complain("monitor", run.status());
   const auto directory = own_directory();
   if (!directory) return complain("monitor", directory.status());
-  std::vector<std::string> argv = {directory.value() + "/optlease-monitor", "--job", job.value()};
+  std::vector<std::string> argv = {directory.value() + "/optlease-monitor", "--job",
+                                   run.value().job_name()};
   if (flags.once) argv.emplace_back("--once");
   if (flags.json) argv.emplace_back("--json");
   if (flags.interval_ms > 0) {

@@ -40,8 +40,10 @@ ExitCode complain(const char* command, const Status& status);
 // in
 // ".toml"), whose job.name counts.
 Result<std::string> job_named(const std::string& name_or_path);
-// The same as a run directory.
-Result<RunDirectory> run_of(const std::string& name_or_path);
+// The same as a run directory. Where the job lives under another XDG_RUNTIME_DIR this process goes
+// there and says so on stderr; where its launcher does not answer there either: Busy, with words
+// that name both directories.
+Result<RunDirectory> run_of(const char* command, const std::string& name_or_path);
 // Where this user's jobs leave things.
 LeftoverPlaces leftover_places();
 // What a tool that needs a live launcher says: NotFound where the job does not run.

@@ -1,9 +1,11 @@
 // What the commands share.
 #include <cstdio>
+#include <cstdlib>
 
 #include "launcher/commands/commands.h"
 #include "launcher/config_file.h"
 #include "launcher/job_claim.h"
+#include "launcher/job_place.h"
 #include "shm/job_lock.h"
 
 namespace optlease {
@@ -28,9 +30,31 @@ Result<std::string> job_named(const std::string& name_or_path) {
   return config.value().config.job_name;
 }
 
-Result<RunDirectory> run_of(const std::string& name_or_path) {
+Result<RunDirectory> run_of(const char* command, const std::string& name_or_path) {
   auto name = job_named(name_or_path);
   if (!name) return name.status();
+  auto run = RunDirectory::of(name.value());
+  if (!run) return run;
+  const auto place = runs_elsewhere(run.value());
+  if (!place) return run;
+  const bool has_variable = !place->xdg_runtime_dir.empty();
+  const std::string text = format(
+      "job %s runs in %s/%s (process %d), not in %s, which is where XDG_RUNTIME_DIR points "
+      "here",
+      name.value().c_str(), place->run_root.c_str(), name.value().c_str(), place->pid,
+      run.value().path().c_str());
+  if (!place->listens) {
+    return Status(StatusCode::kBusy,
+                  text +
+                      "; its launcher does not answer there: it starts or ends, or that "
+                      "directory is another container's. Try again " +
+                      (has_variable ? "with XDG_RUNTIME_DIR=" + place->xdg_runtime_dir
+                                    : "without XDG_RUNTIME_DIR"));
+  }
+  std::fprintf(stderr, "optlease %s: %s: going there\n", command, text.c_str());
+  const int failed = has_variable ? setenv("XDG_RUNTIME_DIR", place->xdg_runtime_dir.c_str(), 1)
+                                  : unsetenv("XDG_RUNTIME_DIR");
+  if (failed != 0) return Status(StatusCode::kInternal, "XDG_RUNTIME_DIR cannot be set");
   return RunDirectory::of(name.value());
 }
 

@@ -2,7 +2,8 @@
 # Whole jobs on a GPU against the same jobs on the CPU: equal digests, undisturbed and killed.
 #   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N]
 # --bin: the folder of built programs (optlease, optlease-host-store, ...). One GPU is enough: one
-# rank. Ends with 0 when every job ended as it should; leaves nothing behind.
+# rank. Ends with 0 when every job ended as it should, with 14 at once where there is no GPU; leaves
+# nothing behind.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 configs=$here/../../configs
@@ -18,6 +19,9 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+# shellcheck source=tests/gpu/require_gpu.sh
+. "$here/require_gpu.sh"
+require_gpu jobs.sh
 [ -x "$bin/optlease" ] || { echo "jobs.sh: no program $bin/optlease; give --bin" >&2; exit 2; }
 RANDOM=$((seed % 32768))
 work=$(mktemp -d /tmp/optlease-jobs-XXXXXX)

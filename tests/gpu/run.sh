@@ -3,7 +3,8 @@
 # figures of each bench in full beside it: REPORT.NAME.json).
 #   tests/gpu/run.sh [--bin DIR] [--report FILE] [--quick] [--no-bench]
 # --bin: the folder of built programs; without it they are built first, into build/gpu. --quick: the
-# benchmarks on 64 Mi parameters. Ends with 0 when every test program that is there has passed.
+# benchmarks on 64 Mi parameters. Ends with 0 when every test program that is there has passed, with
+# 14 at once where there is no GPU.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=
@@ -20,6 +21,9 @@ while [ $# -gt 0 ]; do
   esac
 done
 
+# shellcheck source=tests/gpu/require_gpu.sh
+. "$here/require_gpu.sh"
+require_gpu run.sh
 tests="gpu_reduce_test gpu_device_test gpu_pipeline_test memory_test gpu_collectives_test"
 if [ -z "$bin" ]; then
   build=$here/../../build/gpu

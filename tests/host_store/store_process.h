@@ -75,6 +75,9 @@ class StoreProcess {
     const pid_t pid = ::fork();
     if (pid == 0) {
       const int kept = ::dup(pair.child_fd);  // without close-on-exec
+      if (close_standard_) {
+        for (const int fd : {0, 1, 2}) ::close(fd);
+      }
       const std::string number = format("%d", kept);
       std::vector<const char*> argv = {program.c_str(), "--job",       job.c_str(), "--lifeline-fd",
                                        number.c_str(),  "--log-level", "error"};
@@ -102,6 +105,23 @@ class StoreProcess {
     return status;
   }
   pid_t pid() const { return pid_; }
+  // Of every process that is started from now on: without standard descriptors.
+  void close_standard() { close_standard_ = true; }
+  // True once 0, 1 and 2 of a process are /dev/null; false where that does not come to be.
+  static bool has_null_descriptors(pid_t pid) {
+    const Deadline deadline = Deadline::after_ms(20000);
+    std::error_code unreadable;
+    while (!deadline.passed()) {
+      int null = 0;
+      for (const int fd : {0, 1, 2}) {
+        const std::string link = format("/proc/%d/fd/%d", static_cast<int>(pid), fd);
+        null += std::filesystem::read_symlink(link, unreadable) == "/dev/null" ? 1 : 0;
+      }
+      if (null == 3) return true;
+      ::usleep(2000);
+    }
+    return false;
+  }
   // Its exit status, as waitpid tells it.
   static int wait(pid_t pid) {
     int status = 0;
@@ -145,6 +165,7 @@ class StoreProcess {
     tell_started();
   }
   FakeActor& actor(uint32_t rank) { return *actors_[rank].actor; }
+  Socket& socket(uint32_t rank) { return actors_[rank].socket; }
 
   // One turn of every actor's loop; `last_step` is the last they ask for.
   void turn(Step last_step) {
@@ -240,6 +261,7 @@ class StoreProcess {
   pid_t pid_ = 0;
   int lifeline_ = -1;
   int64_t next_tick_ms_ = 0;
+  bool close_standard_ = false;
   SocketContext context_;
   std::optional<Socket> launcher_;
   std::vector<Link> actors_;

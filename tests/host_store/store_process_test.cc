@@ -184,6 +184,69 @@ TEST(HostStoreProcess, SigtermStopsAtTheStepBoundary) {
   EXPECT_EQ(job.check(job.actor(0).view()->step_committed()), "");
 }
 
+// "Stop" waits behind what an actor has not read yet; a store that ended at once would take it
+// along.
+TEST(HostStoreProcess, TheWordToStopReachesAnActorThatReadsSlowly) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(2));
+  // More answers than both ends of a connection and the kernel between them take.
+  constexpr uint64_t kQuestions = 6000;
+  const Speaker speaker{0, 1, job.actor(0).epoch()};
+  const Deadline deadline = Deadline::after_ms(30000);
+  for (uint64_t asked = 0; asked < kQuestions && !deadline.passed();) {
+    const std::string frame = encode_empty(speaker, MessageKind::kStatusQuery, asked);
+    if (job.socket(0).send({"", frame}).is_ok()) {
+      ++asked;
+    } else {
+      ::usleep(1000);
+    }
+  }
+  ASSERT_FALSE(deadline.passed());
+  ASSERT_FALSE(job.ask_status().empty()) << "the store goes on meanwhile";
+  ::usleep(300'000);  // the questions are answered, the answers unread
+  ::kill(job.pid(), SIGTERM);
+  ::usleep(100'000);  // nothing but its last words is left to do
+  EXPECT_EQ(::waitpid(job.pid(), nullptr, WNOHANG), 0) << "it did not wait for its reader";
+  uint64_t answers = 0;
+  bool told = false;
+  while (!told && !deadline.passed()) {
+    std::vector<bool> ready;
+    ASSERT_TRUE(poll_sockets({.sockets = {&job.socket(0)}, .fds = {}}, 20, &ready).is_ok());
+    Message message;
+    while (!told && job.socket(0).receive(&message)) {
+      const MessageKind kind = decode(message.frame).value().kind;
+      answers += kind == MessageKind::kStatusReply ? 1 : 0;
+      told = kind == MessageKind::kStopActor;
+    }
+  }
+  EXPECT_TRUE(told);
+  EXPECT_GT(answers, 2500u) << "nothing waited in the store";
+  EXPECT_EQ(WEXITSTATUS(job.wait_for_end()), code(ExitCode::kOk));
+}
+
+// What such a process opens first would otherwise be where its words go.
+TEST(HostStoreProcess, AndActorStartWithoutStandardDescriptors) {
+  StoreProcess job;
+  job.close_standard();
+  job.start(true);
+  EXPECT_TRUE(StoreProcess::has_null_descriptors(job.pid()));
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(3));
+  EXPECT_EQ(job.check(3), "");
+  EXPECT_EQ(WEXITSTATUS(job.kill(SIGTERM)), code(ExitCode::kOk));
+  // An actor, while it waits for a store that is not there.
+  StoreProcess none;
+  none.close_standard();
+  int lifeline = -1;
+  const pid_t actor = none.spawn("optlease-gpu-actor", {"--rank", "0"}, "", &lifeline);
+  EXPECT_TRUE(StoreProcess::has_null_descriptors(actor));
+  ::kill(actor, SIGKILL);
+  StoreProcess::wait(actor);
+  ::close(lifeline);
+}
+
 // Fault case 8.
 TEST(HostStoreProcess, GoesOnWhenASegmentsNameIsRemoved) {
   StoreProcess job;

@@ -21,12 +21,17 @@ struct Outcome {
 class CommandLine : public testing::Test {
  protected:
   Outcome run(std::vector<std::string> words) {
+    words.insert(words.begin(), "optlease");
+    return run_program(words, {});
+  }
+  Outcome run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
     const std::string log = directory_.path() + "/output";
     unlink(log.c_str());
     SpawnRequest request;
-    request.argv = {OPTLEASE_BIN_DIR "/optlease"};
-    request.argv.insert(request.argv.end(), words.begin(), words.end());
-    request.environment = {"XDG_RUNTIME_DIR=" + directory_.path()};
+    words[0] = std::string(OPTLEASE_BIN_DIR "/") + words[0];
+    request.argv = words;
+    request.environment = environment;
+    request.environment.push_back("XDG_RUNTIME_DIR=" + directory_.path());
     request.log_file = log;
     auto child = spawn(request);
     EXPECT_TRUE(child.is_ok()) << child.status().text();
@@ -107,6 +112,30 @@ TEST_F(CommandLine, AMissingOrWrongConfigurationIsRefusedBeforeAnythingStarts) {
   EXPECT_EQ(run({"plan", path}).code, 3);
 }
 
+TEST_F(CommandLine, AWrongInstructionSetIsRefusedByEveryProgramBeforeAnythingStarts) {
+  const std::string config = OPTLEASE_SOURCE_DIR "/configs/synthetic.toml";
+  const std::string report = directory_.path() + "/report.json";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"optlease", "status"},
+        {"optlease", "selftest"},
+        {"optlease", "plan", config},
+        {"optlease", "run", config, "--report", report},
+        {"optlease-host-store", "--job", "j"},
+        {"optlease-gpu-actor", "--job", "j", "--rank", "0"},
+        {"optlease-monitor", "--job", "j", "--once"},
+        {"optlease-trainer", "--text", OPTLEASE_SOURCE_DIR "/docs"}}) {
+    const Outcome outcome = run_program(words, {"OPTLEASE_ISA=avx9"});
+    EXPECT_EQ(outcome.code, 3) << words[0] << ": " << outcome.output;
+    EXPECT_NE(outcome.output.find("OPTLEASE_ISA=avx9: allowed are generic, v3 and v4"),
+              std::string::npos)
+        << words[0] << ": " << outcome.output;
+    EXPECT_EQ(run_program(words, {"OPTLEASE_ISA=avx9"}).output.find("started"), std::string::npos);
+  }
+  const auto written = nlohmann::json::parse(std::ifstream(report), nullptr, false);
+  EXPECT_EQ(written["status"], "refused") << "a refused run has a report";
+  EXPECT_EQ(run_program({"optlease", "status"}, {"OPTLEASE_ISA=generic"}).code, 0);
+}
+
 TEST_F(CommandLine, StatusListsJobsAsJson) {
   const Outcome outcome = run({"status", "--json"});
   EXPECT_EQ(outcome.code, 0);
@@ -129,8 +158,16 @@ TEST_F(CommandLine, SelftestFailsForAFileThatIsNone) {
   EXPECT_NE(run({"selftest", "--golden", directory_.path() + "/absent"}).code, 0);
 }
 
-TEST_F(CommandLine, CleanDryRunChangesNothing) {
-  EXPECT_EQ(run({"clean", "--dry-run", "no-such-job"}).code, 0);
+TEST_F(CommandLine, CleanOfAJobThatLeftNothingSaysSo) {
+  const std::string job = "no-such-job-" + std::to_string(getpid());
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"clean", job}, {"clean", "--dry-run", job}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 7) << outcome.output;
+    EXPECT_NE(outcome.output.find("there is nothing of a job " + job), std::string::npos)
+        << outcome.output;
+  }
+  EXPECT_EQ(run({"clean", "--dry-run"}).code, 0) << "all jobs' leftovers may be none";
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 
 #include "actors/tensor_files/safetensors.h"
 #include "kernels/checksum.h"
+#include "launcher/files.h"
+#include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "shm/chunk_store.h"
 #include "tests/support/temp_directory.h"
@@ -144,6 +146,55 @@ TEST_F(JobClaimTest, ResumeUnderAnotherLayoutSaysWhatDiffers) {
   EXPECT_NE(outcome.failure.text.find("window_chunks was 1 and is now 2"), std::string::npos)
       << outcome.failure.text;
   EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, ResumeWithAnotherSeedIsRefusedAndTouchesNothing) {
+  plan_.model.seed = 1;
+  make_state(7);
+  ASSERT_TRUE(run_->create().is_ok());
+  ASSERT_TRUE(write_file_atomically(run_->job_file(), to_json(plan_)).is_ok());
+  plan_.model.seed = 2;
+  const auto is_refused = [&] {
+    const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+    EXPECT_FALSE(outcome.claim.has_value());
+    EXPECT_EQ(outcome.failure.code, ExitCode::kBadConfiguration);
+    EXPECT_NE(outcome.failure.text.find("model.seed was 1 and is now 2"), std::string::npos)
+        << outcome.failure.text;
+  };
+  is_refused();
+  is_refused();  // the first refusal did not forget the seed
+  ASSERT_TRUE(keep_only_origin(*run_).is_ok());
+  EXPECT_FALSE(std::filesystem::exists(run_->job_file()));
+  is_refused();
+  EXPECT_TRUE(state_is_ready(*run_));
+  plan_.model.seed = 1;
+  const ClaimOutcome same = claim_job(plan_, StartMode::kResume);
+  ASSERT_TRUE(same.claim.has_value()) << same.failure.text;
+  EXPECT_TRUE(same.claim->notes.empty());
+}
+
+TEST_F(JobClaimTest, ResumeSaysWhereTheSeedIsNotKnown) {
+  make_state(7);
+  const ClaimOutcome outcome = claim_job(plan_, StartMode::kResume);
+  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
+  ASSERT_EQ(outcome.claim->notes.size(), 1u);
+  EXPECT_NE(outcome.claim->notes[0].find("model.seed"), std::string::npos);
+}
+
+TEST(JobOrigin, ASeedThatNothingIsDrawnFromMakesNoDifference) {
+  JobPlan stored, wanted;
+  stored.model.init = wanted.model.init = {{TensorInit{}}};
+  wanted.model.seed = 5;
+  EXPECT_EQ(model_difference(stored, wanted, true), "model.seed was 0 and is now 5");
+  EXPECT_EQ(model_difference(stored, wanted, false), "model.seed was 0 and is now 5");
+  stored.model.init = wanted.model.init = {{TensorInit{InitKind::kZeros, 0}}};
+  EXPECT_EQ(model_difference(stored, wanted, true), "");
+  stored.model.source = wanted.model.source = "weights.safetensors";
+  EXPECT_EQ(model_difference(stored, wanted, false), "");
+  wanted.model.source = "moved.safetensors";
+  EXPECT_EQ(model_difference(stored, wanted, true), "") << "the weights are in the state";
+  EXPECT_NE(model_difference(stored, wanted, false).find("model.source was"), std::string::npos)
+      << "half of them would come from another file";
 }
 
 TEST_F(JobClaimTest, FreshRemovesTheState) {

@@ -79,6 +79,21 @@ TEST(MemoryContract, AddsUpSegmentsAndBuffersOnceEach) {
   EXPECT_EQ(needs.memory_bytes(), shared + buffers + needs.process_bytes);
 }
 
+TEST(MemoryContract, SaysInOneLineWhatSharedMemoryIsMadeOf) {
+  MemoryNeeds needs;
+  needs.ranks.resize(2);
+  needs.control_bytes = 1 << 20;
+  for (RankNeeds& rank : needs.ranks) {
+    rank.arena_bytes = 3 << 20;
+    rank.state_bytes = 2 << 20;
+    rank.gradient_shard_bytes = 1 << 20;
+  }
+  EXPECT_EQ(needs.shared_memory_bytes(), 9u << 20);
+  EXPECT_EQ(shared_memory_text(needs),
+            "9.00 MiB of shared memory: arenas 6.00 MiB (of it state 4.00 MiB), gradient shards "
+            "2.00 MiB, control 1.00 MiB");
+}
+
 TEST(MemoryContract, CountsOnlyTheSpacesOfARank) {
   Config config;
   {

@@ -150,6 +150,20 @@ TEST(Report, TheVerdictTellsAWishFromAFailureAndFromARefusal) {
   EXPECT_STREQ(verdict_of(report), "refused");
 }
 
+TEST(Report, TheLastLineOfProgressNamesTheLastCommittedStepAndItsTime) {
+  RunReport report = good();
+  report.steps_wanted = 9;
+  report.steps_committed = 7;
+  report.last_step_seconds = 0.0125;
+  EXPECT_EQ(last_step_text(report), "ended at step 7 of 9, the last one committed, in 0.0125 s");
+  report.last_step_seconds.reset();
+  report.step_seconds = StepSeconds{0.5, 1, 2, 3};
+  EXPECT_EQ(last_step_text(report),
+            "ended at step 7 of 9, the last one committed; half of all took 0.5000 s or less");
+  report.steps_committed = kNoStep;
+  EXPECT_EQ(last_step_text(report), "");
+}
+
 TEST(Report, AKeptStateIsNoLeftover) {
   RunReport report = good();
   report.state_kept = true;

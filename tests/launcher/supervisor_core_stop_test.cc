@@ -75,12 +75,26 @@ TEST(SupervisorCore, KillsWhatDoesNotStopInTimeAndReportsWhatCannotBeKilled) {
   for (int i = 0; i < 8; ++i) job.advance_ms(100);
   EXPECT_EQ(job.count(Kind::kKill, actor(0)), 1u);
   EXPECT_EQ(job.count(Kind::kKill, kStore), 1u);
+  EXPECT_NE(job.core().ending_text().find("asked to; host_store did not end within"),
+            std::string::npos)
+      << job.core().ending_text();
   job.die(kStore);
   EXPECT_FALSE(job.core().finished());
   for (int i = 0; i < 5; ++i) job.advance_ms(100);
   EXPECT_TRUE(job.core().finished());
   ASSERT_EQ(job.core().unreaped().size(), 1u);
   EXPECT_NE(job.core().unreaped()[0].find("gpu_actor 0"), std::string::npos);
+}
+
+TEST(SupervisorCore, TellsForHowLongTheStoreHasNotAnswered) {
+  CoreJob job(CoreJob::options(1, false));
+  EXPECT_EQ(job.core().store_silent_ms(job.now()), 0u) << "there is none yet";
+  job.start_all();
+  job.answer(3);
+  EXPECT_EQ(job.core().store_silent_ms(job.now()), 0u);
+  job.core().stop(Ending::kStopped, "asked to", job.now());
+  job.advance_ms(150);
+  EXPECT_EQ(job.core().store_silent_ms(job.now()), 150u);
 }
 
 TEST(SupervisorCore, HurryKillsEverything) {

@@ -10,6 +10,7 @@
 
 #include "shm/kill_point.h"
 #include "shm/leftovers.h"
+#include "shm/processes.h"
 #include "tests/shm/test_support.h"
 
 namespace optlease::test {
@@ -85,6 +86,52 @@ TEST_F(JobLockTest, StaysHeldWhileAChildThatInheritedItLives) {
   ::close(ready[0]);
   // The pipe's end is closed before the lock is: wait for the kernel, without a limit of our own.
   while (probe() != JobLock::State::kFree) ::usleep(1000);
+}
+
+// A launcher is killed while a child of it stands between fork and exec: the child has every
+// descriptor still. Nobody waits for it longer than for any holder, and it is named.
+TEST_F(JobLockTest, AChildThatStandsBetweenForkAndExecIsNamed) {
+  int report[2];
+  ASSERT_EQ(::pipe2(report, O_CLOEXEC), 0);
+  const pid_t launcher = start_child([&] {
+    const JobLock lock = take(false);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::raise(SIGSTOP);
+      ::_exit(0);
+    }
+    (void)!::write(report[1], &child, sizeof child);
+    ::raise(SIGKILL);
+    return 0;
+  });
+  EXPECT_EQ(finish(launcher), -SIGKILL);
+  pid_t child = 0;
+  ASSERT_EQ(::read(report[0], &child, sizeof child), static_cast<ssize_t>(sizeof child));
+  while (!is_stopped(child)) ::usleep(1000);
+  EXPECT_EQ(probe(), JobLock::State::kHeld);
+  const Status status = JobLock::acquire(name_, false).status();
+  EXPECT_EQ(status.code(), StatusCode::kBusy);
+  const std::string named = "process " + std::to_string(child) + " (";
+  EXPECT_NE(status.message().find(named), std::string::npos) << status.text();
+  EXPECT_NE(status.message().find("kill -CONT " + std::to_string(child)), std::string::npos)
+      << status.text();
+  ::kill(child, SIGKILL);
+  while (probe() != JobLock::State::kFree) ::usleep(1000);
+  ::close(report[0]);
+  ::close(report[1]);
+}
+
+TEST_F(JobLockTest, ItsDescriptorsCloseOnExecUnlessTheyAreToBeInherited) {
+  const JobLock lock = take(false);
+  const auto open_in_a_program = [&] {
+    return run_in_child([&] {
+      ::execl("/bin/sh", "sh", "-c", format("[ -e /proc/self/fd/%d ]", lock.fd()).c_str(), nullptr);
+      return 127;
+    });
+  };
+  EXPECT_EQ(open_in_a_program(), 1);
+  ASSERT_TRUE(const_cast<JobLock&>(lock).set_inheritable(true).is_ok());
+  EXPECT_EQ(open_in_a_program(), 0);
 }
 
 TEST_F(JobLockTest, ACloseOnExecLockEndsWithItsHolder) {

@@ -165,6 +165,9 @@ void SystemJob::start(const std::vector<std::string>& flags) {
 }
 
 CommandResult SystemJob::wait(int timeout_s) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  timeout_s *= 5;  // as ctest's own limits are: instrumented loops take several times as long
+#endif
   const CommandResult result = wait_for(launcher_, timeout_s, directory_ + "/run.log");
   launcher_ = 0;
   EXPECT_FALSE(result.timed_out) << "the job did not end within " << timeout_s << " s";

@@ -156,6 +156,32 @@ TEST(Resume, WithFewerStepsThanTheStateHasIsRefusedAndTouchesNothing) {
   EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
 }
 
+TEST(Resume, WithAnotherSeedIsRefusedAfterAKillAndAfterACleanStop) {
+  SystemJob job("seed");
+  job.use("synthetic.toml", kJob);
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(5));
+  kill(job.launcher_pid(), SIGKILL);
+  job.wait();
+  wait_until_gone(job);
+  const auto is_refused = [&job] {
+    job.add("model.seed=77");
+    job.start({"--resume"});
+    const CommandResult refused = job.wait();
+    EXPECT_EQ(refused.exit_code, number_of(ExitCode::kBadConfiguration)) << refused.output;
+    EXPECT_NE(refused.output.find("model.seed was 1 and is now 77"), std::string::npos)
+        << refused.output;
+    job.add("model.seed=1");
+  };
+  is_refused();
+  job.start({"--resume"});
+  ASSERT_TRUE(job.wait_for_step(10));
+  EXPECT_EQ(job.command({"stop", "{job}", "--keep"}).exit_code, 0);
+  job.wait(30);
+  is_refused();
+  EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
+}
+
 TEST(Resume, WithAnotherPlanIsRefusedAndTouchesNothing) {
   SystemJob job("plan");
   job.use("synthetic.toml", kJob);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "shm/contract/status.h"
 #include "tests/support/system_job.h"
 
 namespace optlease {
@@ -147,6 +148,23 @@ TEST(Shape, MemoryStaysWithinWhatWasPlanned) {
     EXPECT_EQ((*check)["passed"], true) << check->dump();
   }
   EXPECT_GT(report["peak_staging_bytes"].get<uint64_t>(), 0u);
+}
+
+// The first line of progress counts what the report counts, and the last names the last step.
+TEST(Shape, ProgressAndReportGiveTheSameFigures) {
+  SystemJob job("figures");
+  job.use("synthetic.toml",
+          {"job.steps=7", "gradients.nonfinite_steps=[]", "model.elements=300000"});
+  job.start();
+  const CommandResult run = job.wait();
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  const Json memory = job.report()["memory"];
+  EXPECT_EQ(memory["planned_shm_bytes"], memory["real_shm_bytes"]) << memory.dump();
+  const double mib = memory["real_shm_bytes"].get<double>() / (1 << 20);
+  const std::string shared = format(", %.1f MiB of shared memory: arenas ", mib);
+  EXPECT_NE(run.output.find(shared), std::string::npos) << shared << "\n" << run.output;
+  const std::string last = "] ended at step 7 of 7, the last one committed, in ";
+  EXPECT_NE(run.output.find(last), std::string::npos) << run.output;
 }
 
 // The rule really runs: main weights and moments of two jobs that differ in one hyper-parameter, or

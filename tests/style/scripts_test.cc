@@ -1,0 +1,68 @@
+// What the shell scripts say and refuse, without what they build or run.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kRoot = OPTLEASE_SOURCE_DIR;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen(("exec 2>&1; cd '" + kRoot + "'; " + command).c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t got = 0; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) {
+    outcome.output.append(buffer, got);
+  }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  return outcome;
+}
+
+bool has_gpu() {
+  for (const auto& entry : fs::directory_iterator("/dev")) {
+    const std::string name = entry.path().filename();
+    if (name == "dxg") return true;
+    if (name.starts_with("nvidia") && name.size() > 6 && isdigit(name[6]) != 0) return true;
+  }
+  return false;
+}
+
+TEST(Scripts, OfTheGpuEndInWordsBeforeTheyBuildWhereThereIsNone) {
+  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  const bool built_before = fs::exists(kRoot + "/build/gpu");
+  for (const std::string script : {"run.sh", "jobs.sh"}) {
+    const Outcome outcome = run("bash tests/gpu/" + script);
+    EXPECT_EQ(outcome.code, 14) << outcome.output;
+    EXPECT_EQ(outcome.output.find(script + ": no GPU on this machine"), 0u) << outcome.output;
+    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << "one line, and no more";
+  }
+  EXPECT_EQ(fs::exists(kRoot + "/build/gpu"), built_before);
+}
+
+TEST(Scripts, TheQuickstartInstallsNothingThatOnlyTestsNeed) {
+  const Outcome programs = run("bash tests/install_dependencies.sh --programs --list");
+  const Outcome all = run("bash tests/install_dependencies.sh --list");
+  EXPECT_EQ(programs.code, 0) << programs.output;
+  EXPECT_EQ(all.code, 0) << all.output;
+  EXPECT_EQ(all.output.find(programs.output), 0u) << "the tests need all that the programs need";
+  for (const char* package : {"libgtest-dev", "libgmock-dev", "libbenchmark-dev", "clang-tidy"}) {
+    EXPECT_EQ(programs.output.find(package), std::string::npos) << package;
+    EXPECT_NE(all.output.find(package), std::string::npos) << package;
+  }
+  EXPECT_NE(programs.output.find("libzmq3-dev\n"), std::string::npos);
+  EXPECT_EQ(run("grep -c 'install_dependencies.sh --programs$' launcher/quickstart.sh").code, 0);
+  EXPECT_EQ(run("bash tests/install_dependencies.sh --everything").code, 2);
+}
+
+}  // namespace
