@@ -254,35 +254,6 @@ void GpuActor::start(const NextAction& action) {
   worker_->reduce(action.order, overrides_, record ? record->update_count : 0);
 }
 
-void GpuActor::start_run(const NextAction& action) {
-  std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
-  const auto record = window_->view().step_record(rank_, action.step);
-  if (action.run == RunKind::kUpdate && !record) {
-    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
-                                               static_cast<long long>(action.step)));
-  }
-  for (RankSpace& mine : buffers_->spaces()) {
-    const SpaceSpec& spec = plan_.segment.spaces[mine.space];
-    SpaceBuffers& space = spaces[mine.space];
-    space.params = static_cast<char*>(mine.params.data());
-    space.grad_shard = mine.grad_shard;
-    space.shard = mine.shard;
-    space.param_dtype = spec.param_dtype;
-    if (action.run == RunKind::kUpdate) {
-      space.factors = make_adam_factors(record->groups[spec.group], record->update_count,
-                                        record->grad_coefficient * average_of(plan_, spec));
-    }
-  }
-  FillInitial fill;
-  if (action.run == RunKind::kInitialise) {
-    fill = [this](uint32_t space, ElementRange range, float* main) {
-      return initial_->fill_main(space, range, main);
-    };
-  }
-  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
-  pipeline_->advance(static_cast<uint64_t>(now_us()));
-}
-
 void GpuActor::take_worker_outcomes() {
   for (const WorkOutcome& outcome : worker_->take_outcomes()) on_outcome(outcome);
 }
@@ -308,6 +279,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
   }
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
     computed_ = outcome.record;
+    sums_ = outcome.sums;
     machine_->on_reduced(outcome.group_epoch, outcome.step);
   } else if (outcome.kind == WorkOutcome::Kind::kGathered) {
     machine_->on_gathered(outcome.group_epoch, outcome.step);

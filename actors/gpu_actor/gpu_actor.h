@@ -44,6 +44,7 @@ class GpuActor final : public PipelinePort {
   Status open_buffers();
   static bool told_to_end();
   Step step_to_finish() const;
+  Status check_sums(Step step);
   void save_shards_at_end();
   ChunkFacts chunk_facts();
 
@@ -110,6 +111,7 @@ class GpuActor final : public PipelinePort {
   int64_t snapshots_at_ms_ = 0;
   std::vector<uint32_t> rehearsals_left_;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
+  std::optional<SumsDigest> sums_;  // of the shards, as this incarnation made or found them
   StepOverrides overrides_;
   std::optional<ExitCode> exit_code_;
   std::string exit_reason_;

@@ -19,7 +19,7 @@
 namespace optlease {
 
 inline constexpr uint32_t kMessageMagic = 0x4c54504f;  // "OPTL"
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 // Frozen: append only.
 enum class MessageKind : uint16_t {
@@ -96,7 +96,8 @@ struct StepReadyBody {
 };
 struct StepRecordBody {
   uint64_t group_epoch;
-  StepRecord record;
+  StepRecord record;      // equal at every rank
+  SumsDigest sums;        // of the same step: this rank's own
 };
 struct LeaseRequestBody {
   int64_t step;           // the version to be written; 0 = initialisation
@@ -232,7 +233,7 @@ const char* name_of(Phase phase);
 const char* name_of(MessageKind kind);
 
 static_assert(sizeof(HelloBody) == 40 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
-                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) && sizeof(GrantEntry) == 24 &&
+                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) + sizeof(SumsDigest) && sizeof(GrantEntry) == 24 &&
                   sizeof(LeaseGrantBody) == 32 && sizeof(LeaseRequestBody) == 16 &&
                   sizeof(CommitRequestBody) == 32 && sizeof(CommitReplyBody) == 24 &&
                   sizeof(LeaseReturnBody) == 8 && sizeof(PublishedBody) == 16 &&
