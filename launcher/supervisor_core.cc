@@ -210,15 +210,16 @@ bool SupervisorCore::went_back(const StoreFacts& facts, uint64_t now_ms) {
     step_seen_ = std::max(step_seen_, committed);
     return false;
   }
-  stop(Ending::kStateWentBack,
-       format("host_store (incarnation %llu) says that step %lld is the last that is committed, and "
-              "step %lld was committed before: the job's segments in /dev/shm were exchanged for an "
-              "older copy while no store ran, or are damaged. Nothing goes on from there; put the "
-              "newer segments back and resume, resume from the older ones if that is wanted, or "
-              "start again with --fresh",
-              static_cast<unsigned long long>(store().life), static_cast<long long>(committed),
-              static_cast<long long>(step_seen_)),
-       now_ms);
+  stop(
+      Ending::kStateWentBack,
+      format("host_store (incarnation %llu) says that step %lld is the last that is committed, and "
+             "step %lld was committed before: the job's segments in /dev/shm were exchanged for an "
+             "older copy while no store ran, or are damaged. Nothing goes on from there; put the "
+             "newer segments back and resume, resume from the older ones if that is wanted, or "
+             "start again with --fresh",
+             static_cast<unsigned long long>(store().life), static_cast<long long>(committed),
+             static_cast<long long>(step_seen_)),
+      now_ms);
   enter_kill_all(now_ms);
   return true;
 }

@@ -1,5 +1,5 @@
-// The digest of a rank's summed gradients (SumsDigestKind::kXxh3_64): XXH3-64 over the FP32 bytes of
-// its shards, spaces ascending, without the padding between them. Used by the GPU actor and by
+// The digest of a rank's summed gradients (SumsDigestKind::kXxh3_64): XXH3-64 over the FP32 bytes
+// of its shards, spaces ascending, without the padding between them. Used by the GPU actor and by
 // tests. It knows no step and compares nothing.
 #pragma once
 

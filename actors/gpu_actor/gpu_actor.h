@@ -111,7 +111,7 @@ class GpuActor final : public PipelinePort {
   int64_t snapshots_at_ms_ = 0;
   std::vector<uint32_t> rehearsals_left_;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
-  std::optional<SumsDigest> sums_;  // of the shards, as this incarnation made or found them
+  std::optional<SumsDigest> sums_;      // of the shards, as this incarnation made or found them
   StepOverrides overrides_;
   std::optional<ExitCode> exit_code_;
   std::string exit_reason_;

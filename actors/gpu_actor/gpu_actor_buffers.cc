@@ -1,6 +1,6 @@
-// The actor's shared buffers: opened at its start, checked where another incarnation left them, given
-// to the pipeline, and the gradient shards saved at its end where they would die with the launcher's
-// vault.
+// The actor's shared buffers: opened at its start, checked where another incarnation left them,
+// given to the pipeline, and the gradient shards saved at its end where they would die with the
+// launcher's vault.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -88,12 +88,12 @@ Status GpuActor::open_buffers() {
 Status GpuActor::check_sums(Step step) {
   const auto recorded = window_->view().sums_digest(rank_, step);
   if (!recorded) {
-    return {StatusCode::kCorrupt,
-            format("rank %u: the digest of the summed gradients of open step %lld is not readable "
-                   "in control segment %s: they cannot be trusted; start again with --fresh "
-                   "(model.source takes exported weights)",
-                   rank_.value, static_cast<long long>(step),
-                   directory_.control_segment().c_str())};
+    return {
+        StatusCode::kCorrupt,
+        format("rank %u: the digest of the summed gradients of open step %lld is not readable "
+               "in control segment %s: they cannot be trusted; start again with --fresh "
+               "(model.source takes exported weights)",
+               rank_.value, static_cast<long long>(step), directory_.control_segment().c_str())};
   }
   if (sums_ && std::memcmp(&*sums_, &*recorded, sizeof *recorded) == 0) return Status::ok();
   OPTLEASE_TRY(buffers_->check_sums(*recorded));

@@ -313,9 +313,10 @@ Status RankBuffers::check_sums(const SumsDigest& recorded) const {
   const Result<uint64_t> found = digest_of_shards();
   if (!found.is_ok()) return found.status();
   if (found.value() == recorded.digest) return Status::ok();
-  const std::string where = segment_ ? "gradient segment " + Segment::path_of(segment_->name())
-                                     : format("the memory of device %s:%d", name_of(memory_.place().kind),
-                                            memory_.place().ordinal);
+  const std::string where = segment_
+                                ? "gradient segment " + Segment::path_of(segment_->name())
+                                : format("the memory of device %s:%d",
+                                         name_of(memory_.place().kind), memory_.place().ordinal);
   return {StatusCode::kCorrupt,
           format("rank %u: the summed gradients of open step %lld in %s are not those that this "
                  "rank reduced: their XXH3-64 is %016llx, the step's record says %016llx; bits of "

@@ -56,7 +56,8 @@ StepRecord good_record() {
 std::string good_frame(MessageKind kind) {
   using K = MessageKind;
   if (kind == K::kStepReady) return frame_of(kind, bytes_of(StepReadyBody{1, 4, 0}), "blob");
-  if (kind == K::kStepRecord) return frame_of(kind, bytes_of(StepRecordBody{1, good_record(), xxh3_sums_digest(3, 99)}));
+  if (kind == K::kStepRecord)
+    return frame_of(kind, bytes_of(StepRecordBody{1, good_record(), xxh3_sums_digest(3, 99)}));
   if (kind == K::kLeaseRequest) return frame_of(kind, bytes_of(LeaseRequestBody{0, 5, 2}));
   if (kind == K::kCommitRequest) {
     return frame_of(kind, bytes_of(CommitRequestBody{1, 2, 3, 1, 1, 0}),

@@ -113,7 +113,8 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
   }
 }
 
-// The digest is of what the update reads: not of the bytes between shards, and of every bit of them.
+// The digest is of what the update reads: not of the bytes between shards, and of every bit of
+// them.
 TEST_F(GradientSegment, OfAnOpenStepIsBelievedOnlyWithTheDigestThatWasRecorded) {
   SumsDigest recorded;
   {
@@ -138,7 +139,8 @@ TEST_F(GradientSegment, OfAnOpenStepIsBelievedOnlyWithTheDigestThatWasRecorded) 
     for (const std::string& words :
          {path_, std::string("rank 0"), std::string("open step 1"), std::string("--fresh"),
           format("%016llx", static_cast<unsigned long long>(recorded.digest)),
-          format("%016llx", static_cast<unsigned long long>(next.seal_sums(1, true).value().digest))}) {
+          format("%016llx",
+                 static_cast<unsigned long long>(next.seal_sums(1, true).value().digest))}) {
       EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
     }
     bytes[at] ^= 0x10;
