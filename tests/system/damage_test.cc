@@ -212,7 +212,9 @@ void go_back_in_time(const std::string& name, Exchange exchange, bool actors_die
   const Json report = job.report();
   EXPECT_EQ(report["status"], "failed");
   EXPECT_EQ(report["state_kept"], true);
-  if (actors_die_too) EXPECT_EQ(report["ending"], "state_went_back") << report.dump(1);
+  if (actors_die_too) {
+    EXPECT_EQ(report["ending"], "state_went_back") << report.dump(1);
+  }
   EXPECT_EQ(job.command({"clean", "{job}", "--include-kept"}).exit_code, 0);
 }
 
