@@ -50,7 +50,9 @@ const char* why_invalid(const StepRecord& r) {
   return nullptr;
 }
 
-uint64_t checksum_of(const SumsDigest& sums) { return fnv1a(&sums, offsetof(SumsDigest, checksum)); }
+uint64_t checksum_of(const SumsDigest& sums) {
+  return fnv1a(&sums, offsetof(SumsDigest, checksum));
+}
 
 const char* why_invalid(const SumsDigest& sums) {
   if (sums.step < 0) return "the sums' digest is empty";

@@ -130,8 +130,8 @@ uint64_t checksum_of(const StepRecord& record);
 // Null, or the broken rule in words (also for a checksum that does not hold).
 const char* why_invalid(const StepRecord& record);
 
-// What the update of step `step` reads from one rank's gradient shards, as a digest: unlike the step
-// record it differs from rank to rank. Durable before the rank's record of the same step is.
+// What the update of step `step` reads from one rank's gradient shards, as a digest: unlike the
+// step record it differs from rank to rank. Durable before the rank's record of the same step is.
 enum class SumsDigestKind : uint32_t {
   kNone = 0,     // not known: the shards lie in a device's memory and were not saved
   kXxh3_64 = 1,  // XXH3-64 (seed 0) of the shards' FP32 bytes, spaces ascending, no padding
