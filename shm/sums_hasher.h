@@ -1,4 +1,4 @@
-// The digest of a rank's summed gradients (SumsDigestKind::kXxh3_64): XXH3-64 over the FP32 bytes
+// The digest of a rank's summed gradients (SumsDigestKind::kXxh3): XXH3-64 over the FP32 bytes
 // of its shards, spaces ascending, without the padding between them. Used by the GPU actor and by
 // tests. It knows no step and compares nothing.
 #pragma once

@@ -134,7 +134,7 @@ const char* why_invalid(const StepRecord& record);
 // step record it differs from rank to rank. Durable before the rank's record of the same step is.
 enum class SumsDigestKind : uint32_t {
   kNone = 0,     // not known: the shards lie in a device's memory and were not saved
-  kXxh3_64 = 1,  // XXH3-64 (seed 0) of the shards' FP32 bytes, spaces ascending, no padding
+  kXxh3 = 1,     // XXH3-64 (seed 0) of the shards' FP32 bytes, spaces ascending, no padding
 };
 struct SumsDigest {
   int64_t step;                // kNoStep: empty
@@ -226,7 +226,7 @@ struct SavedShardsHeader {
   uint8_t job_id[16];
   int64_t step;                // whose summed gradients these are
   uint64_t data_bytes;         // behind the header: the shards, each on a multiple of 256 bytes
-  uint64_t digest;             // of the shards, as SumsDigestKind::kXxh3_64
+  uint64_t digest;             // of the shards, as SumsDigestKind::kXxh3
   uint64_t checksum;           // FNV-1a of the bytes before it; written last, 0 while shards are
 };
 static_assert(sizeof(SavedShardsHeader) == 64 && offsetof(SavedShardsHeader, digest) == 48 &&

@@ -271,7 +271,7 @@ TEST_F(RankBuffersTest, CheckShardsInTheVaultAgainstTheDigestThatWasSavedWithThe
     EXPECT_EQ(unknown.value().kind, static_cast<uint32_t>(SumsDigestKind::kNone));
     EXPECT_EQ(unknown.value().step, 5);
     recorded = std::move(buffers.seal_sums(5, true)).value();
-    EXPECT_EQ(recorded.kind, static_cast<uint32_t>(SumsDigestKind::kXxh3_64));
+    EXPECT_EQ(recorded.kind, static_cast<uint32_t>(SumsDigestKind::kXxh3));
   }
   RankBuffers next = opened(5);
   EXPECT_TRUE(next.check_sums(recorded).is_ok()) << next.check_sums(recorded).text();
