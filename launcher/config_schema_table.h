@@ -143,7 +143,7 @@ inline constexpr KeyRule kKeys[] = {
     {"gradients", "durable", kBool, "", "", kAny, "",
      "Summed shards are in shared memory before their step opens, so that it survives even the "
      "death of all processes at once. Absent: true on `cpu`, false on `cuda`, where it costs a "
-     "copy a step."},
+     "copy and a digest a step."},
 
     {"trainer", "command", kStrings, "", "[]", kAny, "",
      "argv; `{rank}`, `{job}` and `{config_dir}` (where this file lies) are replaced; `optlease-*` "

@@ -136,6 +136,7 @@ bool should_keep(const Supervisor& supervisor, const RunReport& report) {
     case Ending::kFatalExit:
     case Ending::kSpawnFailed:
     case Ending::kTrainersDisagree:
+    case Ending::kStateWentBack:
       return true;  // a failure never costs the state
   }
   return true;
@@ -225,6 +226,8 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
       return trainer ? ExitCode::kTrainerFailed : ExitCode::kInternal;
     case Ending::kTrainersDisagree:
       return ExitCode::kTrainerFailed;
+    case Ending::kStateWentBack:
+      return ExitCode::kCorruptState;
   }
   return ExitCode::kInternal;
 }

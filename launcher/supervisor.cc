@@ -42,6 +42,7 @@ CoreOptions core_options(const SupervisorSetup& setup, const JobClaim& claim) {
   options.store_start_timeout_ms =
       setup.plan.restart.start_timeout_ms + setup.planned_shm_bytes / kReserveBytesPerMs;
   options.last_incarnation = claim.last_incarnation;
+  options.step_committed = claim.step_committed;
   return options;
 }
 

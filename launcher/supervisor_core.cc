@@ -16,7 +16,10 @@ constexpr uint64_t kPauseMs = 1000;
 }  // namespace
 
 SupervisorCore::SupervisorCore(CoreOptions options, uint64_t now_ms)
-    : options_(std::move(options)), policy_(options_.restart), advanced_ms_(now_ms) {
+    : options_(std::move(options)),
+      policy_(options_.restart),
+      step_seen_(options_.step_committed),
+      advanced_ms_(now_ms) {
   chairs_[Seat{Role::kHostStore, 0}].since_ms = now_ms;
   for (uint32_t r = 0; r < options_.world_size; ++r) {
     Chair& actor = chairs_[Seat{Role::kGpuActor, r}];
@@ -200,7 +203,30 @@ void SupervisorCore::count_death(Seat seat, DeathCause cause, uint64_t now_ms) {
   stop(Ending::kRestartIntensity, text, now_ms);
 }
 
+// A committed step is for ever. A store that knows a lower one serves other segments than its
+// predecessor did: nobody gets the time to write another history over them.
+bool SupervisorCore::went_back(const StoreFacts& facts, uint64_t now_ms) {
+  const Step committed = facts.body.step_committed;
+  if (committed >= step_seen_ || stopping()) {
+    step_seen_ = std::max(step_seen_, committed);
+    return false;
+  }
+  stop(
+      Ending::kStateWentBack,
+      format("host_store (incarnation %llu) says that step %lld is the last that is committed, and "
+             "step %lld was committed before: the job's segments in /dev/shm were exchanged for an "
+             "older copy while no store ran, or are damaged. Nothing goes on from there; put the "
+             "newer segments back and resume, resume from the older ones if that is wanted, or "
+             "start again with --fresh",
+             static_cast<unsigned long long>(store().life), static_cast<long long>(committed),
+             static_cast<long long>(step_seen_)),
+      now_ms);
+  enter_kill_all(now_ms);
+  return true;
+}
+
 void SupervisorCore::store_answered(const StoreFacts& facts, uint64_t now_ms) {
+  if (went_back(facts, now_ms)) return;
   facts_ = facts;
   answered_ms_ = now_ms;
   Chair& chair = store();

@@ -51,6 +51,7 @@ enum class Ending {
   kFatalExit,         // a process ended in a way that no restart mends
   kSpawnFailed,       // a program could not be started at all
   kTrainersDisagree,  // one ended well while another asks for a step that needs them all
+  kStateWentBack,     // a store serves an older committed step than was seen already
 };
 const char* name_of(Ending ending);
 
@@ -89,6 +90,7 @@ struct CoreOptions {
   uint64_t store_start_timeout_ms = 30000;  // reserving much memory takes long
   uint64_t kill_wait_ms = 10000;            // how long a SIGKILLed process may stay unreaped
   std::vector<uint64_t> last_incarnation;   // by rank, of an earlier run; 0: none
+  Step step_committed = kNoStep;            // where the job goes on from
 };
 
 class SupervisorCore {
@@ -155,6 +157,7 @@ class SupervisorCore {
   void spawn(Seat seat, uint64_t now_ms);
   void kill(Seat seat, uint64_t life, DeathCause cause, const std::string& why);
   void tell_all_facts();
+  bool went_back(const StoreFacts& facts, uint64_t now_ms);
   // The seat's process is gone for the purposes of the job.
   void vacate(Seat seat, uint64_t now_ms);
   void count_death(Seat seat, DeathCause cause, uint64_t now_ms);
@@ -189,6 +192,7 @@ class SupervisorCore {
   ExitInfo ending_exit_;
   std::string exit_at_hand_;  // of the death that is being counted, where it is known already
   bool store_was_up_ = false;
+  Step step_seen_ = kNoStep;      // the highest that was ever committed, as far as is known here
   uint64_t uneven_since_ms_ = 0;  // a trainer is done and another rank waits for it; 0: no
   bool all_were_attached_ = false;
   uint64_t answered_ms_ = 0;  // when the store answered last

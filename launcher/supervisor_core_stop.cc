@@ -227,6 +227,8 @@ const char* name_of(Ending ending) {
       return "spawn_failed";
     case Ending::kTrainersDisagree:
       return "trainers_disagree";
+    case Ending::kStateWentBack:
+      return "state_went_back";
   }
   return "?";
 }

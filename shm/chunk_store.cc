@@ -83,6 +83,22 @@ void ChunkStore::commit_unchanged(Rank rank, ChunkIndex chunk, Step step) {
   KILL_POINT("commit_unchanged.flipped");
 }
 
+void ChunkStore::write_sums_digest(Rank rank, const SumsDigest& sums) {
+  const char* why = why_invalid(sums);
+  OPTLEASE_CHECK(why == nullptr, "rank %u: %s", rank.value, why == nullptr ? "" : why);
+  SumsDigest* to = &mutable_rank(rank)->sums[sums.step & 1];
+  if (std::memcmp(to, &sums, sizeof sums) == 0) return;  // as with a repeated record
+  std::atomic_ref<int64_t> step(to->step);
+  step.store(kNoStep, std::memory_order_relaxed);
+  KILL_POINT("sums.emptied");
+  SumsDigest unfinished = sums;
+  unfinished.step = kNoStep;
+  copy_to_shared(to, &unfinished, sizeof unfinished);
+  KILL_POINT("sums.body_written");
+  step.store(sums.step, std::memory_order_release);
+  KILL_POINT("sums.written");
+}
+
 void ChunkStore::write_step_record(Rank rank, const StepRecord& record) {
   const char* why = why_invalid(record);
   OPTLEASE_CHECK(why == nullptr, "rank %u: %s", rank.value, why == nullptr ? "" : why);

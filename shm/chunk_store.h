@@ -46,6 +46,8 @@ class ChunkStore {
   // Moves the version to `step` and leaves the values where they are: a skipped step.
   void commit_unchanged(Rank rank, ChunkIndex chunk, Step step);
 
+  // Before the rank's record of the same step: a record that is there says that this is, too.
+  void write_sums_digest(Rank rank, const SumsDigest& sums);
   void write_step_record(Rank rank, const StepRecord& record);
   // The record of `step` is none from here on; nothing where the bank holds another's.
   // REQUIRES: no chunk is committed at `step`.

@@ -102,6 +102,7 @@ void write_ranks(void* base, const ControlShape& shape, const std::vector<ArenaS
     for (uint32_t bank = 0; bank < 2; ++bank) {
       ranks[r].steps[bank].step = kNoStep;
       ranks[r].blobs[bank].step = kNoStep;
+      ranks[r].sums[bank].step = kNoStep;
     }
     for (const ChunkSpec& spec : arena.chunks) {
       ChunkRecord& chunk = chunks[first_chunk++];

@@ -90,6 +90,14 @@ std::optional<StepRecord> ControlView::step_record(Rank rank, Step step) const {
   return record;
 }
 
+std::optional<SumsDigest> ControlView::sums_digest(Rank rank, Step step) const {
+  if (step < 0) return std::nullopt;
+  SumsDigest sums;
+  copy_from_shared(&sums, &this->rank(rank).sums[step & 1], sizeof sums);
+  if (sums.step != step || why_invalid(sums) != nullptr) return std::nullopt;
+  return sums;
+}
+
 std::optional<std::string> ControlView::blob(Rank rank, Step step) const {
   if (step < 0) return std::nullopt;
   const BlobRecord& bank = this->rank(rank).blobs[step & 1];

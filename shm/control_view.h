@@ -33,6 +33,9 @@ class ControlView {
   // A copy of the record of `step`; none where the bank holds another or a torn one. (A copy,
   // because the store writes the same bank again two steps later.)
   std::optional<StepRecord> step_record(Rank rank, Step step) const;
+  // A copy of what the rank's summed gradients of `step` hash to; none as above. Who finds a record
+  // finds this too.
+  std::optional<SumsDigest> sums_digest(Rank rank, Step step) const;
   // A copy of the blob committed with `step`; none where there is no whole one.
   std::optional<std::string> blob(Rank rank, Step step) const;
   Step step_committed() const;

@@ -108,8 +108,10 @@ void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t up
       outcome.status = make_record(order, overrides, updates_before, &outcome.record);
     }
     // Before anybody can know the record, and so before the step can open.
-    if (outcome.status.is_ok() && plan_.gradients.durable) {
-      outcome.status = buffers_.save_shards(order.step);
+    if (outcome.status.is_ok()) {
+      Result<SumsDigest> sums = buffers_.seal_sums(order.step, plan_.gradients.durable);
+      outcome.status = sums.status();
+      if (sums.is_ok()) outcome.sums = sums.value();
     }
     return outcome;
   });

@@ -36,6 +36,7 @@ struct WorkOutcome {
   Step step = kNoStep;
   Status status;
   StepRecord record{};  // kReduced
+  SumsDigest sums{};    // kReduced: of this rank's shards
 };
 
 class CollectiveWorker {

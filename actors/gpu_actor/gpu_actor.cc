@@ -248,42 +248,6 @@ void GpuActor::start(const NextAction& action) {
   worker_->reduce(action.order, overrides_, record ? record->update_count : 0);
 }
 
-void GpuActor::start_run(const NextAction& action) {
-  std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
-  const auto record = window_->view().step_record(rank_, action.step);
-  if (action.run == RunKind::kUpdate && !record) {
-    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
-                                               static_cast<long long>(action.step)));
-  }
-  for (RankSpace& mine : buffers_->spaces()) {
-    const SpaceSpec& spec = plan_.segment.spaces[mine.space];
-    SpaceBuffers& space = spaces[mine.space];
-    space.params = static_cast<char*>(mine.params.data());
-    space.grad_shard = mine.grad_shard;
-    space.shard = mine.shard;
-    space.param_dtype = spec.param_dtype;
-    if (action.run == RunKind::kUpdate) {
-      space.factors = make_adam_factors(record->groups[spec.group], record->update_count,
-                                        record->grad_coefficient * average_of(plan_, spec));
-    }
-  }
-  counters_at_run_ = device_->counters();
-  if (buffers_->resident() != nullptr && action.run != RunKind::kRepublish) {
-    buffers_->resident()->begin_writing();
-  }
-  FillInitial fill;
-  if (action.run == RunKind::kInitialise) {
-    fill = [this](uint32_t space, ElementRange range, float* main) {
-      return initial_->fill_main(space, range, main);
-    };
-  }
-  if (step_log_ && action.run == RunKind::kUpdate) {
-    step_log_->run_begins(action.step, *device_, *pipeline_);
-  }
-  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
-  pipeline_->advance(static_cast<uint64_t>(now_us()));
-}
-
 void GpuActor::take_worker_outcomes() {
   for (const WorkOutcome& outcome : worker_->take_outcomes()) on_outcome(outcome);
 }
@@ -309,6 +273,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
   }
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
     computed_ = outcome.record;
+    sums_ = outcome.sums;
     machine_->on_reduced(outcome.group_epoch, outcome.step);
   } else if (outcome.kind == WorkOutcome::Kind::kGathered) {
     machine_->on_gathered(outcome.group_epoch, outcome.step);

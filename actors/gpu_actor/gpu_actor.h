@@ -50,6 +50,7 @@ class GpuActor final : public PipelinePort {
   uint64_t device_buffer_bytes();
   static bool told_to_end();
   Step step_to_finish() const;
+  Status check_sums(Step step);
   void save_shards_at_end();
   void on_save_resident(Step step);
   void save_resident_some();
@@ -125,6 +126,7 @@ class GpuActor final : public PipelinePort {
   Step finished_ = kNoStep;  // also committed
   int64_t keeps_commit_since_ms_ = 0;
   std::optional<StepRecord> computed_;  // the record in hand, until it is durable
+  std::optional<SumsDigest> sums_;      // of the shards, as this incarnation made or found them
   StepOverrides overrides_;
   Step save_wanted_ =
       kNoStep;  // the committed step as of which the store wants resident slots saved

@@ -1,6 +1,7 @@
-// The actor's device, segments and shared buffers: opened at its start, and what would die with the
-// launcher's vault saved at its end: gradient shards of an open step and the resident part of the
-// state. The latter also when tools are about to read it.
+// The actor's device, segments and shared buffers: opened at its start, checked where another
+// incarnation left them, given to the pipeline, and what would die with the launcher's vault saved
+// at its end: gradient shards of an open step and the resident part of the state. The latter also
+// when tools are about to read it.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -136,8 +137,67 @@ Status GpuActor::open_buffers() {
   if (const ResidentArena* resident = buffers_->resident()) {
     g_save_seconds = static_cast<int>(kSaveSecondsMin + resident->bytes() / kSaveBytesASecond);
   }
+  if (setup.open_step != kNoStep) OPTLEASE_TRY(check_sums(setup.open_step));
   const bool has_launcher = lifeline_.fd() >= 0;
   return buffers_->can_save_shards() && has_launcher ? outlive_launcher() : Status::ok();
+}
+
+// What an update reads is what this rank's record was made from. Sums that another incarnation left
+// are read through once: at the start, and otherwise only where the step opened after that.
+Status GpuActor::check_sums(Step step) {
+  const auto recorded = window_->view().sums_digest(rank_, step);
+  if (!recorded) {
+    return {
+        StatusCode::kCorrupt,
+        format("rank %u: the digest of the summed gradients of open step %lld is not readable "
+               "in control segment %s: they cannot be trusted; start again with --fresh "
+               "(model.source takes exported weights)",
+               rank_.value, static_cast<long long>(step), directory_.control_segment().c_str())};
+  }
+  if (sums_ && std::memcmp(&*sums_, &*recorded, sizeof *recorded) == 0) return Status::ok();
+  OPTLEASE_TRY(buffers_->check_sums(*recorded));
+  sums_ = recorded;
+  return Status::ok();
+}
+
+void GpuActor::start_run(const NextAction& action) {
+  std::vector<SpaceBuffers> spaces(plan_.segment.spaces.size());
+  const auto record = window_->view().step_record(rank_, action.step);
+  if (action.run == RunKind::kUpdate && !record) {
+    return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
+                                               static_cast<long long>(action.step)));
+  }
+  if (action.run == RunKind::kUpdate) {
+    const Status sound = check_sums(action.step);
+    if (!sound.is_ok()) return end(exit_code_for(sound), sound.text());
+  }
+  for (RankSpace& mine : buffers_->spaces()) {
+    const SpaceSpec& spec = plan_.segment.spaces[mine.space];
+    SpaceBuffers& space = spaces[mine.space];
+    space.params = static_cast<char*>(mine.params.data());
+    space.grad_shard = mine.grad_shard;
+    space.shard = mine.shard;
+    space.param_dtype = spec.param_dtype;
+    if (action.run == RunKind::kUpdate) {
+      space.factors = make_adam_factors(record->groups[spec.group], record->update_count,
+                                        record->grad_coefficient * average_of(plan_, spec));
+    }
+  }
+  counters_at_run_ = device_->counters();
+  if (buffers_->resident() != nullptr && action.run != RunKind::kRepublish) {
+    buffers_->resident()->begin_writing();
+  }
+  FillInitial fill;
+  if (action.run == RunKind::kInitialise) {
+    fill = [this](uint32_t space, ElementRange range, float* main) {
+      return initial_->fill_main(space, range, main);
+    };
+  }
+  if (step_log_ && action.run == RunKind::kUpdate) {
+    step_log_->run_begins(action.step, *device_, *pipeline_);
+  }
+  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
+  pipeline_->advance(static_cast<uint64_t>(now_us()));
 }
 
 // A step of which this rank has sent its record may be open before it hears so.

@@ -64,6 +64,16 @@ void GpuActor::on_welcome(const Decoded& frame) {
   // One that was said before the streams were drained gave no word about them.
   if (first_hello_ == 0 || frame.header.sequence < first_hello_) return;
   const auto body = frame.as<WelcomeBody>();
+  if (body.step_committed < machine_->committed()) {
+    return end(ExitCode::kCorruptState,
+               format("the host store says that step %lld is the last that is committed, and told "
+                      "this actor before that step %lld was: the job's segments in /dev/shm were "
+                      "exchanged for an older copy while no store ran, or are damaged. Nothing "
+                      "goes on from there; put the newer segments back and resume, resume from "
+                      "the older ones if that is wanted, or start again with --fresh",
+                      static_cast<long long>(body.step_committed),
+                      static_cast<long long>(machine_->committed())));
+  }
   store_epoch_ = frame.header.store_epoch;
   machine_->on_welcome(body.step_committed, body.step_open);
   log_info("attached: store epoch %llu, committed step %lld, open step %lld",
@@ -182,10 +192,11 @@ void GpuActor::send_ready(Step step) {
 }
 
 void GpuActor::send_record(Step step) {
-  if (!computed_ || computed_->step != step) return;
+  if (!computed_ || computed_->step != step || !sums_) return;
   StepRecordBody body{};
   body.group_epoch = machine_->group_epoch();
   body.record = *computed_;
+  body.sums = *sums_;
   send_to_store(MessageKind::kStepRecord, body);
 }
 

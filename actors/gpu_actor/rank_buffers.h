@@ -18,6 +18,7 @@
 #include "actors/gpu_actor/saved_shards.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/wire/endpoints.h"
+#include "shm/contract/segment_layout.h"
 #include "shm/segment.h"
 
 namespace optlease {
@@ -80,6 +81,13 @@ class RankBuffers {
   // do where they lie in the segment. REQUIRES: no stream writes to them.
   Status save_shards(Step step);
 
+  // The sums of `step` are complete: saves them where the job is `durable`, and returns what they
+  // hash to. Of a device's memory that is known where they are saved, and not known otherwise: to
+  // read them back would cost a copy a step. REQUIRES: no stream writes to them.
+  Result<SumsDigest> seal_sums(Step step, bool durable);
+  // Reads the shards that an earlier incarnation left; Corrupt, with both digests, where they are
+  // not what `recorded` says. A digest that is not known is no complaint.
+  Status check_sums(const SumsDigest& recorded) const;
   // Null where all of the state is the host's.
   ResidentArena* resident() { return resident_ ? &*resident_ : nullptr; }
 
@@ -92,8 +100,10 @@ class RankBuffers {
                      std::vector<WantedBuffer>* missing);
   Status find_resident(const RankBuffersSetup& setup, std::vector<WantedBuffer>* missing);
   std::vector<uint64_t> shard_bytes() const;
+  Result<uint64_t> digest_of_shards() const;
 
   DeviceMemory memory_;
+  Rank rank_;
   std::vector<RankSpace> spaces_;
   std::optional<Segment> segment_;    // kSegment
   std::optional<SavedShards> saved_;  // kVault

@@ -10,6 +10,7 @@
 
 #include "actors/runtime/clock.h"
 #include "shm/contract/geometry.h"
+#include "shm/sums_hasher.h"
 
 namespace optlease {
 namespace {
@@ -97,6 +98,10 @@ Step SavedShards::step(std::string* why) const {
   return kNoStep;
 }
 
+void SavedShards::discard() {
+  std::atomic_ref<uint64_t>(header()->checksum).store(0, std::memory_order_seq_cst);
+}
+
 Status SavedShards::save(Step step, std::span<const float* const> shards,
                          const DeviceMemory& memory) {
   OPTLEASE_CHECK(shards.size() == shard_bytes_.size(), "%zu shards of %zu", shards.size(),
@@ -108,16 +113,37 @@ Status SavedShards::save(Step step, std::span<const float* const> shards,
   std::memcpy(next.job_id, owner_.job_id, sizeof next.job_id);
   next.step = step;
   next.data_bytes = segment_.bytes() - kSavedShardsOffset;
-  const uint64_t checksum = checksum_of(next);
   // Whoever is killed in between leaves a header whose checksum does not hold.
-  std::atomic_ref<uint64_t> last(header()->checksum);
-  last.store(0, std::memory_order_seq_cst);
+  discard();
   for (size_t i = 0; i < shards.size(); ++i) {
     OPTLEASE_TRY(memory.copy_to_host(data() + offsets_[i], shards[i], shard_bytes_[i]));
   }
+  next.digest = digest_of_data();
+  const uint64_t checksum = checksum_of(next);
   std::memcpy(header(), &next, offsetof(SavedShardsHeader, checksum));
-  last.store(checksum, std::memory_order_release);
+  std::atomic_ref<uint64_t>(header()->checksum).store(checksum, std::memory_order_release);
   return Status::ok();
+}
+
+uint64_t SavedShards::digest_of_data() const {
+  SumsHasher hasher;
+  for (size_t i = 0; i < shard_bytes_.size(); ++i) {
+    hasher.add(data() + offsets_[i], shard_bytes_[i]);
+  }
+  return hasher.digest();
+}
+
+Status SavedShards::check_digest() const {
+  const uint64_t found = digest_of_data();
+  if (found == digest()) return Status::ok();
+  return {StatusCode::kCorrupt,
+          format("rank %u: the summed gradients of step %lld in %s are not those that were saved "
+                 "there: their XXH3-64 is %016llx, saved with %016llx; bits of them changed "
+                 "since. Nothing was made of them; start again with --fresh (model.source takes "
+                 "exported weights)",
+                 owner_.rank.value, static_cast<long long>(header()->step),
+                 Segment::path_of(segment_.name()).c_str(), static_cast<unsigned long long>(found),
+                 static_cast<unsigned long long>(digest()))};
 }
 
 Status SavedShards::restore(size_t index, void* shard, const DeviceMemory& memory) const {

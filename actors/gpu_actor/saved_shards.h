@@ -39,15 +39,23 @@ class SavedShards {
   // null) then says what is wrong in words.
   Step step(std::string* why = nullptr) const;
 
+  // What is there is nobody's any more: a later reduction of the same step may have other sums.
+  void discard();
   // Saves all shards (device addresses, one a shard) as those of `step`. What was there is void
   // from the first byte on. REQUIRES: no stream writes to them.
   Status save(Step step, std::span<const float* const> shards, const DeviceMemory& memory);
+  // The digest of what was saved, as its header says. REQUIRES: step() is not kNoStep.
+  uint64_t digest() const { return header()->digest; }
+  // Reads all that was saved; Corrupt, with both digests, where it is not what the header says.
+  // REQUIRES: step() is not kNoStep.
+  Status check_digest() const;
   // Copies shard `index` to the device. REQUIRES: step() is what the caller wants.
   Status restore(size_t index, void* shard, const DeviceMemory& memory) const;
 
  private:
   SavedShards(Segment segment, const Owner& owner, std::vector<uint64_t> shard_bytes);
   SavedShardsHeader* header() const { return static_cast<SavedShardsHeader*>(segment_.data()); }
+  uint64_t digest_of_data() const;
   char* data() const { return static_cast<char*>(segment_.data()) + kSavedShardsOffset; }
 
   Segment segment_;

@@ -80,6 +80,7 @@ Status StoreService::on_step_record(const Request& request) {
     reply(request, MessageKind::kStepOpen, StepBody{record.step});
     return Status::ok();
   }
+  store_.write_sums_digest(request.rank(), body.sums);
   store_.write_step_record(request.rank(), record);
   record_ = record;
   coordinator_.on_record(request.rank(), record.step, record.skipped != 0);

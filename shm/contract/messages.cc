@@ -253,7 +253,10 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (b.chunk_count == 0 || b.chunk_count > kWindowChunksMax)
       return "chunk_count is not in 1..64";
   } else if (kind == MessageKind::kStepRecord) {
-    return why_invalid(body_at<StepRecordBody>(frame).record);
+    const auto b = body_at<StepRecordBody>(frame);
+    if (const char* why = why_invalid(b.record)) return why;
+    if (const char* why = why_invalid(b.sums)) return why;
+    if (b.sums.step != b.record.step) return "record and sums are of different steps";
   } else if (kind == MessageKind::kRefused) {
     if (body_at<RefusedBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal))
       return "the status is unknown";

@@ -100,7 +100,8 @@ struct StepReadyBody {
 };
 struct StepRecordBody {
   uint64_t group_epoch;
-  StepRecord record;
+  StepRecord record;      // equal at every rank
+  SumsDigest sums;        // of the same step: this rank's own
 };
 struct LeaseRequestBody {
   int64_t step;           // the version to be written; 0 = initialisation
@@ -236,7 +237,9 @@ const char* name_of(Phase phase);
 const char* name_of(MessageKind kind);
 
 static_assert(sizeof(HelloBody) == 40 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
-                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) && sizeof(GrantEntry) == 24 &&
+                  sizeof(StepRecordBody) == 8 + sizeof(StepRecord) + sizeof(SumsDigest) &&
+                  offsetof(StepRecordBody, sums) == 8 + sizeof(StepRecord) &&
+                  sizeof(GrantEntry) == 24 &&
                   sizeof(LeaseGrantBody) == 32 && sizeof(LeaseRequestBody) == 16 &&
                   sizeof(CommitRequestBody) == 32 && sizeof(CommitReplyBody) == 24 &&
                   sizeof(LeaseReturnBody) == 8 && sizeof(PublishedBody) == 16 &&

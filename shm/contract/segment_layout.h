@@ -27,7 +27,7 @@ inline constexpr uint64_t kSegmentMagic = 0x004745534c54504full;      // "OPTLSE
 inline constexpr uint64_t kArenaMagic = 0x004e52414c54504full;        // "OPTLARN\0"
 inline constexpr uint64_t kSavedShardsMagic = 0x004448534c54504full;  // "OPTLSHD\0"
 inline constexpr uint64_t kResidentMagic = 0x005345524c54504full;     // "OPTLRES\0"
-inline constexpr uint32_t kSegmentVersion = 1;
+inline constexpr uint32_t kSegmentVersion = 2;
 
 enum class SegmentState : uint32_t {
   kCreating = 0,  // never to be trusted: its creator died or still works
@@ -132,6 +132,30 @@ uint64_t checksum_of(const StepRecord& record);
 // Null, or the broken rule in words (also for a checksum that does not hold).
 const char* why_invalid(const StepRecord& record);
 
+// What the update of step `step` reads from one rank's gradient shards, as a digest: unlike the
+// step record it differs from rank to rank. Durable before the rank's record of the same step is.
+enum class SumsDigestKind : uint32_t {
+  kNone = 0,  // not known: the shards lie in a device's memory and were not saved
+  kXxh3 = 1,  // XXH3-64 (seed 0) of the shards' FP32 bytes, spaces ascending, no padding
+};
+struct SumsDigest {
+  int64_t step;   // kNoStep: empty
+  uint32_t kind;  // SumsDigestKind
+  uint32_t reserved_zero;
+  uint64_t digest;    // 0 where the kind is kNone
+  uint64_t checksum;  // FNV-1a of the bytes before it: a half-written one is none
+};
+static_assert(sizeof(SumsDigest) == 32 && offsetof(SumsDigest, kind) == 8 &&
+                  offsetof(SumsDigest, digest) == 16 && offsetof(SumsDigest, checksum) == 24 &&
+                  std::is_trivially_copyable_v<SumsDigest>,
+              "bump kSegmentVersion and kProtocolVersion");
+
+uint64_t checksum_of(const SumsDigest& sums);
+const char* why_invalid(const SumsDigest& sums);
+// Whole and valid.
+SumsDigest no_sums_digest(Step step);
+SumsDigest xxh3_sums_digest(Step step, uint64_t digest);
+
 struct BlobRecord {
   int64_t step;  // committed together with this step; kNoStep: none
   uint32_t bytes;
@@ -152,9 +176,12 @@ struct RankRecord {
   std::atomic<uint64_t> incarnation;  // the last actor incarnation that was ever granted a lease
   StepRecord steps[2];                // bank: step & 1
   BlobRecord blobs[2];                // bank: step & 1
+  SumsDigest sums[2];                 // bank: step & 1
   uint64_t reserved_zero[4];
 };
-static_assert(sizeof(RankRecord) == 40 + 2 * sizeof(StepRecord) + 48 + 32, "bump kSegmentVersion");
+static_assert(sizeof(RankRecord) == 40 + 2 * sizeof(StepRecord) + 48 + 64 + 32 &&
+                  offsetof(RankRecord, sums) == 40 + 2 * sizeof(StepRecord) + 48,
+              "bump kSegmentVersion");
 
 struct ChunkRecord {
   std::atomic<uint64_t> commit_word;
@@ -201,10 +228,11 @@ struct SavedShardsHeader {
   uint8_t job_id[16];
   int64_t step;         // whose summed gradients these are
   uint64_t data_bytes;  // behind the header: the shards, each on a multiple of 256 bytes
-  uint64_t reserved_zero;
-  uint64_t checksum;  // FNV-1a of the bytes before it; written last, 0 while shards are
+  uint64_t digest;      // of the shards, as SumsDigestKind::kXxh3
+  uint64_t checksum;    // FNV-1a of the bytes before it; written last, 0 while shards are
 };
-static_assert(sizeof(SavedShardsHeader) == 64 && std::is_trivially_copyable_v<SavedShardsHeader>,
+static_assert(sizeof(SavedShardsHeader) == 64 && offsetof(SavedShardsHeader, digest) == 48 &&
+                  std::is_trivially_copyable_v<SavedShardsHeader>,
               "bump kSegmentVersion");
 inline constexpr uint64_t kSavedShardsOffset = kPageBytes;
 

@@ -123,8 +123,8 @@ void commit_through_service(benchmark::State& state) {
       ++step;
       say(MessageKind::kStepReady, StepReadyBody{step, 0, 0});
       service.settle(0);
-      say(MessageKind::kStepRecord,
-          StepRecordBody{service.coordinator().group_epoch(), record_of(step)});
+      say(MessageKind::kStepRecord, StepRecordBody{service.coordinator().group_epoch(),
+                                                   record_of(step), no_sums_digest(step)});
       service.settle(0);
     }
     say(MessageKind::kLeaseRequest, LeaseRequestBody{step, chunk, 1});

@@ -182,6 +182,33 @@ TEST(StepRecord, ATornOneIsNone) {
   }
 }
 
+bool sums_break(const std::function<void(SumsDigest*)>& change) {
+  SumsDigest sums = xxh3_sums_digest(3, 0x1234);
+  change(&sums);
+  sums.checksum = checksum_of(sums);
+  return why_invalid(sums) != nullptr;
+}
+
+TEST(SumsDigest, NamesEveryBrokenRule) {
+  EXPECT_EQ(why_invalid(no_sums_digest(0)), nullptr);
+  EXPECT_EQ(why_invalid(xxh3_sums_digest(1, 0)), nullptr) << "zero is a digest as any other";
+  EXPECT_FALSE(sums_break([](auto*) {}));
+  EXPECT_TRUE(sums_break([](auto* s) { s->step = kNoStep; }));
+  EXPECT_TRUE(sums_break([](auto* s) { s->kind = 2; }));
+  EXPECT_TRUE(sums_break([](auto* s) { s->kind = 0; })) << "a digest that is said not to be known";
+  EXPECT_TRUE(sums_break([](auto* s) { s->reserved_zero = 1; }));
+}
+
+TEST(SumsDigest, ATornOneIsNone) {
+  SumsDigest sums = xxh3_sums_digest(3, 0x1234);
+  auto* bytes = reinterpret_cast<unsigned char*>(&sums);
+  for (size_t at = 0; at < sizeof sums; ++at) {
+    bytes[at] ^= 0x01;
+    EXPECT_NE(why_invalid(sums), nullptr) << "byte " << at;
+    bytes[at] ^= 0x01;
+  }
+}
+
 TEST(CommitWord, HoldsVersionAndBank) {
   for (const Step version : {Step{0}, Step{1}, Step{1} << 40, (Step{1} << 62) - 1}) {
     for (const uint32_t bank : {0u, 1u}) {

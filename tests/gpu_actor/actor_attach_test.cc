@@ -38,7 +38,7 @@ class AttachTest : public testing::Test {
                                   std::move(Lifeline::adopt(pair.child_fd)).value());
     ASSERT_TRUE(actor.is_ok()) << actor.status().text();
     actor_ = std::move(actor).value();
-    thread_ = std::thread([this] { actor_->run(); });
+    thread_ = std::thread([this] { exit_ = actor_->run(); });
   }
   void TearDown() override {
     launcher_fd_ = UniqueFd();  // the actor ends with its launcher
@@ -120,6 +120,7 @@ class AttachTest : public testing::Test {
   UniqueFd launcher_fd_;
   std::unique_ptr<GpuActor> actor_;
   std::thread thread_;
+  ExitCode exit_ = ExitCode::kOk;  // once the thread is joined
 };
 
 TEST_F(AttachTest, AnyAnswerSinceTheDrainWillDo) {
@@ -128,6 +129,17 @@ TEST_F(AttachTest, AnyAnswerSinceTheDrainWillDo) {
   hear(MessageKind::kHello);
   welcome(kEpoch, first);  // slow, but to a hello of this very wait
   EXPECT_EQ(hear(MessageKind::kHeartbeat).epoch, kEpoch);
+}
+
+// Its segments were exchanged for older ones while no store ran.
+TEST_F(AttachTest, AStoreThatKnowsOnlyAnOlderCommittedStepEndsTheActor) {
+  attach(kEpoch);
+  say(MessageKind::kStepCommitted, kEpoch, 0, StepBody{0});
+  refuse(StatusCode::kStaleEpoch, kEpoch + 1);
+  const Heard hello = hear(MessageKind::kHello);
+  welcome(kEpoch + 1, hello.sequence);  // kNoStep
+  thread_.join();
+  EXPECT_EQ(exit_, ExitCode::kCorruptState);
 }
 
 TEST_F(AttachTest, TheAnswerToAHelloFromBeforeTheDrainAttachesNobody) {

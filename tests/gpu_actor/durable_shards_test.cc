@@ -95,6 +95,8 @@ class DurableShards : public testing::Test {
       EXPECT_EQ(outcomes.size(), 1u);
       EXPECT_TRUE(outcomes.at(0).status.is_ok()) << outcomes.at(0).status.text();
       EXPECT_EQ(outcomes.at(0).record.step, 7);
+      EXPECT_EQ(outcomes.at(0).sums.step, 7);
+      EXPECT_EQ(outcomes.at(0).sums.kind, durable ? 1u : 0u) << "what was saved has a digest";
     }
     SavedShards::Owner owner;
     Result<SavedShards> saved =

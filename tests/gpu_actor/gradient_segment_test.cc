@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "shm/sums_hasher.h"
 #include "tests/gpu_actor/actor_home.h"
 
 namespace optlease {
@@ -110,6 +111,42 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
     EXPECT_EQ(status.message(), words);
     EXPECT_EQ(bytes_there(), bytes) << "it was changed";
   }
+}
+
+// The digest is of what the update reads: not of the bytes between shards, and of every bit of
+// them.
+TEST_F(GradientSegment, OfAnOpenStepIsBelievedOnlyWithTheDigestThatWasRecorded) {
+  SumsDigest recorded;
+  {
+    RankBuffers first = std::move(open(false)).value();
+    float* shard = first.spaces()[0].grad_shard;
+    for (uint64_t i = 0; i < kElements; ++i) shard[i] = static_cast<float>(i) * 0.25f;
+    recorded = std::move(first.seal_sums(1, true)).value();
+    SumsHasher hasher;
+    hasher.add(shard, kElements * sizeof(float));
+    EXPECT_EQ(recorded.digest, hasher.digest());
+    EXPECT_EQ(why_invalid(recorded), nullptr);
+    ASSERT_GT(bytes_, kElements * sizeof(float)) << "no padding to try";
+    shard[kElements] = 1;
+  }
+  RankBuffers next = std::move(open(true)).value();
+  EXPECT_TRUE(next.check_sums(recorded).is_ok()) << next.check_sums(recorded).text();
+  auto* bytes = reinterpret_cast<unsigned char*>(next.spaces()[0].grad_shard);
+  for (const uint64_t at : {uint64_t{0}, kElements * 2, kElements * sizeof(float) - 1}) {
+    bytes[at] ^= 0x10;
+    const Status status = next.check_sums(recorded);
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt) << at;
+    for (const std::string& words :
+         {path_, std::string("rank 0"), std::string("open step 1"), std::string("--fresh"),
+          format("%016llx", static_cast<unsigned long long>(recorded.digest)),
+          format("%016llx",
+                 static_cast<unsigned long long>(next.seal_sums(1, true).value().digest))}) {
+      EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
+    }
+    bytes[at] ^= 0x10;
+  }
+  EXPECT_TRUE(next.check_sums(recorded).is_ok());
+  EXPECT_TRUE(next.check_sums(no_sums_digest(1)).is_ok()) << "what is not known is no complaint";
 }
 
 // Its sums are what the open step is finished with: an empty one in its place would go unnoticed.

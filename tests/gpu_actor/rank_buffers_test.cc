@@ -128,6 +128,63 @@ TEST_F(RankBuffersTest, TrustNoShardsWhoseSavingWasNotFinished) {
   EXPECT_NE(status.message().find("never finished"), std::string::npos) << status.text();
 }
 
+TEST_F(RankBuffersTest, TrustNoSavedShardsOfWhichABitChanged) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    fill(buffers, 4);
+    ASSERT_TRUE(buffers.save_shards(4).is_ok());
+  }
+  const auto flip = [&] {
+    Result<Segment> segment = Segment::open(setup_.gradient_segment, Segment::Access::kReadWrite);
+    static_cast<char*>(segment.value().data())[kSavedShardsOffset + 77] ^= 2;
+  };
+  flip();
+  next_launcher();
+  const Status status = open(4).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  for (const char* words : {"rank 0", "step 4", "XXH3-64", "--fresh"}) {
+    EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
+  }
+  flip();
+  RankBuffers buffers = opened(4);
+  EXPECT_TRUE(holds(buffers, 4)) << "the refusal changed something";
+}
+
+// Sums in a device's memory are checked too where their digest is known.
+TEST_F(RankBuffersTest, CheckShardsInTheVaultAgainstTheDigestThatWasSavedWithThem) {
+  SumsDigest recorded{};
+  {
+    RankBuffers buffers = opened(kNoStep);
+    fill(buffers, 6);
+    Result<SumsDigest> unknown = buffers.seal_sums(5, false);
+    ASSERT_TRUE(unknown.is_ok());
+    EXPECT_EQ(unknown.value().kind, static_cast<uint32_t>(SumsDigestKind::kNone));
+    EXPECT_EQ(unknown.value().step, 5);
+    recorded = std::move(buffers.seal_sums(5, true)).value();
+    EXPECT_EQ(recorded.kind, static_cast<uint32_t>(SumsDigestKind::kXxh3));
+  }
+  RankBuffers next = opened(5);
+  EXPECT_TRUE(next.check_sums(recorded).is_ok()) << next.check_sums(recorded).text();
+  next.spaces()[1].grad_shard[1] += 1;
+  const Status status = next.check_sums(recorded);
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("device cpu:0"), std::string::npos) << status.text();
+}
+
+// A step that never opened is reduced again, perhaps to other sums: what was saved of it is void.
+TEST_F(RankBuffersTest, ForgetWhatWasSavedOfAStepThatIsReducedAgain) {
+  {
+    RankBuffers buffers = opened(kNoStep);
+    ASSERT_TRUE(buffers.save_shards(4).is_ok());
+  }
+  next_launcher();
+  { RankBuffers buffers = opened(kNoStep); }
+  next_launcher();
+  const Status status = open(4).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt) << "the sums of an earlier reduction of step 4";
+  EXPECT_NE(status.message().find("are lost"), std::string::npos) << status.text();
+}
+
 TEST_F(RankBuffersTest, MakeATornSegmentAgain) {
   ASSERT_TRUE(Segment::create(setup_.gradient_segment, 4096).is_ok());
   const Status needed = open(1).status();

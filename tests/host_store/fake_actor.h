@@ -47,6 +47,11 @@ inline StepRecord fake_record(Step step) {
   return record;
 }
 
+// Unlike the record, every rank's own.
+inline SumsDigest fake_sums(Rank rank, Step step) {
+  return xxh3_sums_digest(step, fake_checksum(rank, 0, step));
+}
+
 class FakeActor {
  public:
   FakeActor(Rank rank, Incarnation incarnation, std::string control_segment, uint32_t window)
@@ -114,7 +119,8 @@ class FakeActor {
     if (open_ != kNoStep || next > last_step) return;
     if (prefetches_) request_windows(next);
     if (recorded_ == next) {
-      send(MessageKind::kStepRecord, StepRecordBody{group_, fake_record(next)});
+      send(MessageKind::kStepRecord,
+           StepRecordBody{group_, fake_record(next), fake_sums(rank_, next)});
     } else if (!reduce_seen_) {
       const std::string blob = fake_blob(rank_, next);
       send(MessageKind::kStepReady, StepReadyBody{next, static_cast<uint32_t>(blob.size()), 0},
@@ -201,7 +207,8 @@ class FakeActor {
     reduce_seen_ = true;
     if (message.payload[rank_.value] == 0) return;
     recorded_ = body.step;
-    send(MessageKind::kStepRecord, StepRecordBody{group_, fake_record(body.step)});
+    send(MessageKind::kStepRecord,
+         StepRecordBody{group_, fake_record(body.step), fake_sums(rank_, body.step)});
   }
   void on_go_gather(const Decoded& message) {
     const auto body = message.as<GoBody>();

@@ -61,8 +61,10 @@ TEST_F(WrongRequests, StaleOnesAreRefusedWithTheirReason) {
   EXPECT_EQ(say(K::kLeaseRequest, LeaseRequestBody{3, 0, 1}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kStepReady, StepReadyBody{1, 0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kStepReady, StepReadyBody{3, 0, 0}), StatusCode::kStaleStep);
-  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{0, fake_record(3)}), StatusCode::kStaleStep);
-  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{7, fake_record(2)}), StatusCode::kStaleStep);
+  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{0, fake_record(3), fake_sums(Rank{0}, 3)}),
+            StatusCode::kStaleStep);
+  EXPECT_EQ(say(K::kStepRecord, StepRecordBody{7, fake_record(2), fake_sums(Rank{0}, 2)}),
+            StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kPublished, PublishedBody{0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kPublished, PublishedBody{2, 0}), StatusCode::kStaleStep) << "not open";
   EXPECT_EQ(say(K::kParamsWritten, StepBody{2}), StatusCode::kStaleStep) << "not open";

@@ -51,6 +51,44 @@ TEST(SupervisorCore, RestartsATrainerThatFailed) {
   EXPECT_EQ(job.core().life(trainer(0)), 2u);
 }
 
+TEST(SupervisorCore, EndsAtOnceWhereANewStoreKnowsOnlyAnOlderCommittedStep) {
+  CoreJob job(CoreJob::options(2, true, 100));
+  job.start_all();
+  job.answer(41);
+  job.answer(42);
+  job.die(kStore);
+  job.advance_ms(20);
+  ASSERT_EQ(job.core().life(kStore), 2u);
+  job.answer(42);
+  EXPECT_EQ(job.core().ending(), Ending::kNone) << "the same step is no step back";
+  job.die(kStore);
+  job.advance_ms(40);
+  ASSERT_EQ(job.core().life(kStore), 3u);
+  job.answer(17);
+  EXPECT_EQ(job.core().ending(), Ending::kStateWentBack);
+  for (const char* words : {"incarnation 3", "step 17", "step 42", "older copy", "/dev/shm"}) {
+    EXPECT_NE(job.core().ending_text().find(words), std::string::npos)
+        << words << ": " << job.core().ending_text();
+  }
+  EXPECT_EQ(job.core().facts().body.step_committed, 42);
+  // Nobody gets the time to go on from there.
+  for (const Seat seat : {kStore, actor(0), actor(1), trainer(0), trainer(1)}) {
+    EXPECT_EQ(job.count(Kind::kKill, seat), 1u) << text_of(seat);
+  }
+  EXPECT_FALSE(job.asked(Kind::kStopStore));
+}
+
+TEST(SupervisorCore, KnowsTheCommittedStepOfTheStateThatItResumes) {
+  CoreOptions options = CoreJob::options(1, false, 100);
+  options.step_committed = 30;
+  CoreJob job(options);
+  job.answer(29);
+  EXPECT_EQ(job.core().ending(), Ending::kStateWentBack);
+  CoreJob other(options);
+  other.answer(30);
+  EXPECT_EQ(other.core().ending(), Ending::kNone);
+}
+
 TEST(SupervisorCore, StopsTrainersBeforeActors) {
   CoreJob job(CoreJob::options(1, true));
   job.start_all();

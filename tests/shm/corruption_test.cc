@@ -43,6 +43,7 @@ class CorruptionTest : public testing::Test {
     Result<ChunkStore> store = ChunkStore::create(plan_, segments_);
     ASSERT_TRUE(store.is_ok());
     write_step(&store.value(), segments_, 0);
+    store.value().write_sums_digest(Rank(0), xxh3_sums_digest(1, 7));
     store.value().write_step_record(Rank(0), make_record(1));
     store.value().write_blob(Rank(1), 1, "blob");
     Result<Segment> control = Segment::open(segments_.control, Segment::Access::kReadOnly);
@@ -56,6 +57,7 @@ class CorruptionTest : public testing::Test {
   void read_everything(const ControlView& view) {
     for (uint32_t r = 0; r < view.header().world_size; ++r) {
       (void)view.step_record(Rank(r), 1);
+      (void)view.sums_digest(Rank(r), 1);
       (void)view.blob(Rank(r), 1);
     }
     (void)view.step_is_open();

@@ -167,6 +167,34 @@ TEST_F(CrashTest, AStepRecordKilledHalfwayIsNoneAndAWrittenOneStays) {
             0);
 }
 
+TEST_F(CrashTest, ADigestOfSumsKilledHalfwayIsNoneAndAWrittenOneStays) {
+  create_with_step_0();
+  { recover().write_sums_digest(Rank(0), xxh3_sums_digest(1, 11)); }
+  const auto write = [](ChunkStore* store) {
+    store->write_sums_digest(Rank(0), xxh3_sums_digest(2, 22));
+  };
+  for (const char* point : {"sums.emptied", "sums.body_written"}) {
+    work_until(point, write);
+    EXPECT_FALSE(recover().view().sums_digest(Rank(0), 2)) << point;
+  }
+  work_until("sums.written", write);
+  // The same again writes nothing, so that no kill can lose it.
+  EXPECT_EQ(run_in_child([&] {
+              arm_kill_point("sums.emptied");
+              Result<ChunkStore> store = ChunkStore::recover(plan_, segments_);
+              write(&store.value());
+              return 0;
+            }),
+            0);
+  const ChunkStore store = recover();
+  ASSERT_TRUE(store.view().sums_digest(Rank(0), 2));
+  EXPECT_EQ(store.view().sums_digest(Rank(0), 2)->digest, 22u);
+  ASSERT_TRUE(store.view().sums_digest(Rank(0), 1)) << "the other bank's";
+  EXPECT_EQ(store.view().sums_digest(Rank(0), 1)->digest, 11u);
+  EXPECT_FALSE(store.view().sums_digest(Rank(1), 1)) << "another rank's";
+  EXPECT_FALSE(store.view().sums_digest(Rank(0), 4)) << "the bank holds another step";
+}
+
 TEST_F(CrashTest, AHalfWrittenRecordLeavesTheOtherBankAlone) {
   create_with_step_0();
   { recover().write_step_record(Rank(0), make_record(1)); }
