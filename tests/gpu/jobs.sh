@@ -7,7 +7,7 @@
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 configs=$here/../../configs
-bin= elements=16000000 steps=120 kills=6 seed=$(date +%s)
+bin= elements=16000000 steps=300 kills=4 seed=$(date +%s)
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$2 ;;
@@ -52,6 +52,17 @@ same() {
   tail -20 "$work/$1.log" "$work/optlease/$1/"*.log 2> /dev/null
 }
 
+# until_it_steps NAME PID: until the job has committed a step in this life of it, or has ended.
+until_it_steps() {
+  local first= now
+  while kill -0 "$2" 2> /dev/null; do
+    now=$("$bin/optlease" status "$1" --json 2> /dev/null | sed -n 's/.*"step_committed": *\([0-9]*\).*/\1/p' | head -1)
+    [ -n "$now" ] && [ -n "$first" ] && [ "$now" -gt "$first" ] && return
+    [ -n "$first" ] || first=$now
+    sleep 0.05
+  done
+}
+
 # killed NAME HOW WANTED [argument...]: SIGKILL of the launcher (and with HOW=all of its children in
 # the same instant) at random moments, resumed each time.
 killed() {
@@ -63,7 +74,8 @@ killed() {
       >> "$work/$name.log" 2>&1 &
     launcher=$!
     if [ "$i" -lt "$kills" ]; then
-      sleep "$((2 + RANDOM % 2)).$((RANDOM % 1000))"
+      until_it_steps "$name" "$launcher"
+      sleep "0.$((RANDOM % 400 + 100))"
       if [ "$how" = all ]; then
         children=$(pgrep -P "$launcher")
         # shellcheck disable=SC2086
