@@ -131,15 +131,17 @@ Status GpuActor::open_buffers() {
       setup.has_state = setup.has_state || window_->view().version(rank_, ChunkIndex(c)) >= 0;
     }
   }
+  // Before anything is taken from the vault: from then on this process may hold what nobody else
+  // has. Where nothing would die with the launcher, neither does it live on.
+  const bool has_launcher = lifeline_.fd() >= 0;
+  if (setup.home == ShardHome::kVault && has_launcher) OPTLEASE_TRY(outlive_launcher());
   Result<RankBuffers> buffers = RankBuffers::open(plan_, setup, std::move(memory).value());
   if (!buffers.is_ok()) return buffers.status();
   buffers_.emplace(std::move(buffers).value());
   if (const ResidentArena* resident = buffers_->resident()) {
     g_save_seconds = static_cast<int>(kSaveSecondsMin + resident->bytes() / kSaveBytesASecond);
   }
-  if (setup.open_step != kNoStep) OPTLEASE_TRY(check_sums(setup.open_step));
-  const bool has_launcher = lifeline_.fd() >= 0;
-  return buffers_->can_save_shards() && has_launcher ? outlive_launcher() : Status::ok();
+  return setup.open_step == kNoStep ? Status::ok() : check_sums(setup.open_step);
 }
 
 // What an update reads is what this rank's record was made from. Sums that another incarnation left

@@ -194,10 +194,11 @@ std::vector<FloorSetup> floor_setups(const JobPlan& plan) {
     setup.rank = r;
     const ArenaSpec arena = arena_of(plan.segment, Rank(r));
     for (const ChunkSpec& chunk : arena.chunks) {
-      setup.copy_bytes = std::max(setup.copy_bytes, chunk_bytes(chunk.range.size()));
+      const ChunkLayout layout = layout_of(arena.split, chunk.range.size());
+      setup.copy_bytes = std::max(setup.copy_bytes, layout.host_bytes);
     }
     setup.slot_bytes = (setup.copy_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-    if (!arena.chunks.empty()) {
+    if (setup.copy_bytes != 0) {
       const uint64_t fitting = std::max<uint64_t>(1, kRoundBytesMax / setup.copy_bytes);
       setup.copies = static_cast<uint32_t>(std::min<uint64_t>(arena.chunks.size(), fitting));
     }

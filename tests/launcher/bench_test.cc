@@ -223,6 +223,28 @@ TEST(BenchFloor, CopiesAreTheJobsChunksAndAtMostAGibibyteOfThem) {
   EXPECT_EQ(floor_setups(small.value()).at(0).copies, 1u);
 }
 
+// A ratio to copies of another size than the job's would say nothing.
+TEST(BenchFloor, CopiesOnlyWhatTravels) {
+  const auto setup_with = [](const std::vector<std::string>& overrides) {
+    BenchOptions options;
+    options.device = "cpu";
+    options.parameters = 1ull << 26;
+    options.overrides = overrides;
+    options.overrides.push_back("offload.chunk_size_mb=12");
+    const auto plan = bench_plan(options, false);
+    EXPECT_TRUE(plan.is_ok()) << plan.status().text();
+    return floor_setups(plan.value()).at(0);
+  };
+  const uint64_t whole = setup_with({}).copy_bytes;
+  const uint64_t remainder = setup_with({"optimizer.main=bf16+remainder"}).copy_bytes;
+  const uint64_t half = setup_with({"offload.fraction=0.5"}).copy_bytes;
+  EXPECT_EQ(setup_with({"offload.fraction=0"}).copies, 0u);
+  // Chunks may hold more elements where each takes less: bytes an element are what counts.
+  EXPECT_LE(whole, 12ull << 20);
+  EXPECT_LE(remainder, 12ull << 20);
+  EXPECT_LT(half, whole * 6 / 10);
+}
+
 TEST(BenchText, JsonAndWordsHaveTheSameFigures) {
   BenchOptions options;
   options.parameters = 5000;
