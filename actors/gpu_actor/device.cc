@@ -1,5 +1,6 @@
 #include "actors/gpu_actor/device.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "actors/gpu_actor/cpu_device.h"
@@ -8,6 +9,8 @@
 #endif
 
 namespace optlease {
+
+void prepare_device_environment() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1); }
 
 Result<std::unique_ptr<Device>> make_device(const char* kind, [[maybe_unused]] Rank rank) {
   if (std::strcmp(kind, "cpu") == 0) return CpuDevice::create();

@@ -92,6 +92,13 @@ class Device {
   virtual Status failure() const = 0;
 };
 
+// What the CUDA driver reads from the environment when it makes a context; first thing in main,
+// before any thread. Eight hardware queues, the driver's own default: every stream that streams has
+// one, while each more costs the start and the teardown of a process (with 32 of them a successor
+// had its context 1.0 s after a kill, with 8 after 0.4 s). A trainer's setting, often 1, is not the
+// actor's.
+void prepare_device_environment();
+
 // `kind` is "cpu" or "cuda"; Unsupported, with words, for a device that this build or this machine
 // has not. Ranks of a node take its GPUs in turn.
 Result<std::unique_ptr<Device>> make_device(const char* kind, Rank rank);

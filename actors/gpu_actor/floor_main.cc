@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/dma_floor.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/log.h"
@@ -90,7 +91,7 @@ ExitCode run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // as the actor's main has it
+  optlease::prepare_device_environment();
   try {
     return static_cast<int>(optlease::run(argc, argv));
   } catch (const std::exception& error) {

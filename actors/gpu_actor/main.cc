@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "actors/gpu_actor/collective_parts.h"
+#include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/death_page.h"
 #include "actors/runtime/log.h"
@@ -50,9 +51,7 @@ int main(int argc, char** argv) {
   optlease::prepare_descriptors();
   // A peer that is gone is an error of its call, not the end of this process.
   signal(SIGPIPE, SIG_IGN);
-  // Before any thread: each CUDA stream gets a hardware queue of its own, so that one that waits
-  // for an event holds up no other. A user's own wish stays.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  optlease::prepare_device_environment();
   optlease::prepare_collectives_environment();
   // Gloo's own threads throw where no caller can catch, for one when a peer dies while it connects:
   // that ends this life with words, and the launcher starts the next one.
