@@ -5,7 +5,7 @@
 # waited for the other; ends with 0 when the digests agree. Times are printed, never judged.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-bin= elements=128000000 steps=60
+bin= elements=32000000 steps=40
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$2 ;;
