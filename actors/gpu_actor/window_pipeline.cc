@@ -300,8 +300,8 @@ void WindowPipeline::abandon() {
   windows_.clear();
   finished_ = computed_ = first_open_ = first_untouched_ = 0;
   prefetching_ = false;
-  returned_
-      .clear();  // no grant of before the next hello is read, and another store's ids begin anew
+  // No grant of before the next hello is read, and another life of the store counts from 1 again.
+  returned_.clear();
   if (draining_) return;
   draining_ = true;
   for (uint32_t s = 0; s < kStreamCount; ++s) {
