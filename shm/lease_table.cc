@@ -53,9 +53,11 @@ const LeaseTable::RankState& LeaseTable::state_of(Rank rank) const {
   return const_cast<LeaseTable*>(this)->state_of(rank);
 }
 
-// A newer one is known now: whoever was attached before is as good as lost.
+// A newer one is known now: whoever was before it is as good as lost, and may still write.
 void LeaseTable::know(RankState& state, Incarnation incarnation) {
   if (incarnation <= state.fence) return;
+  const bool runs = state.fence.value != 0 && !state.reaped.contains(state.fence);
+  if (runs) state.not_reaped.insert(state.fence);
   state.fence = incarnation;
   state.fence_is_lost = false;
   if (state.live.value != 0) end_leases(state, /*drained=*/false);
@@ -84,6 +86,7 @@ Status LeaseTable::hello(Rank rank, Incarnation incarnation, uint64_t now_ms) {
   know(state, incarnation);
   if (state.live == incarnation) end_leases(state, /*drained=*/true);
   state.live = incarnation;
+  state.not_reaped.insert(incarnation);
   for (Quarantined& held : state.quarantine) {
     if (held.writer == incarnation) held.free_at_ms = now_ms;  // it has drained
   }
@@ -100,10 +103,8 @@ void LeaseTable::lost(Rank rank, Incarnation incarnation, uint64_t now_ms) {
     end_leases(state, /*drained=*/false);
     state.live = Incarnation{0};
   }
-  // An earlier life of the store may have granted to it, and its process may not be reaped.
-  if (incarnation <= state.recovered_last && !state.reaped.contains(incarnation)) {
-    state.not_reaped.insert(incarnation);
-  }
+  // Whatever it was told, an earlier life of the store included, it may be doing still.
+  if (!state.reaped.contains(incarnation)) state.not_reaped.insert(incarnation);
 }
 
 void LeaseTable::reaped(Rank rank, Incarnation incarnation, uint64_t now_ms) {
@@ -189,7 +190,6 @@ Result<Lease> LeaseTable::grant(Rank rank, Incarnation incarnation, Step step, u
               {state.free.begin(), state.free.begin() + needed},
               now_ms + options_.lease_ms};
   state.free.erase(state.free.begin(), state.free.begin() + needed);
-  state.not_reaped.insert(incarnation);
   state.lease_of.emplace(first_chunk, lease.id);
   note_deadline(lease.expires_ms);
   return leases_.emplace(lease.id, std::move(lease)).first->second;

@@ -105,8 +105,9 @@ class LeaseTable {
   // Before this, advance() has nothing to do; UINT64_MAX: never.
   uint64_t next_deadline_ms() const { return next_deadline_ms_; }
 
-  // True when every incarnation of the rank older than the live one that may ever have been granted
-  // a lease is reaped (design rule 2: only then may a step be marked committed).
+  // True when every incarnation of the rank older than the live one that ever said hello, was lost
+  // or was superseded is reaped, whether or not it had a lease: a reduction needs none. Only then
+  // may a step be marked committed or reduced.
   bool older_are_reaped(Rank rank) const;
   Incarnation live(Rank rank) const { return state_of(rank).live; }  // 0: none attached
   size_t lease_count(Rank rank) const { return state_of(rank).lease_of.size(); }
@@ -140,7 +141,7 @@ class LeaseTable {
     Incarnation fence;  // the newest one known; older ones are refused
     bool fence_is_lost = false;
     bool accounted = false;            // the launcher has told which older ones are not reaped
-    std::set<Incarnation> not_reaped;  // may have been granted a lease, and may still run
+    std::set<Incarnation> not_reaped;  // said hello, was lost or superseded: may still write
     std::set<Incarnation> reaped;
     std::deque<SlotIndex> free;  // first in, first out: the longest free is granted first
     std::vector<Quarantined> quarantine;

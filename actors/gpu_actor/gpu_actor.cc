@@ -138,6 +138,7 @@ ChunkFacts GpuActor::chunk_facts() {
     const auto record = window_->view().step_record(rank_, step);
     return record && record->skipped != 0;
   };
+  facts.sums_are_sound = [this](Step step) { return sums_are_sound(step); };
   return facts;
 }
 
@@ -167,7 +168,7 @@ void GpuActor::wait_for_events() {
   if (lifeline_.fd() >= 0) set.fds.push_back(lifeline_.fd());
   std::vector<bool> ready;
   const bool saves = save_wanted_ != kNoStep && pipeline_->writes_nothing();
-  const int wait_ms = saves ? 0 : kTurnMsMax;
+  const int wait_ms = saves || sums_check_ ? 0 : kTurnMsMax;
   const Status polled = poll_sockets(set, wait_ms, &ready);
   if (!polled.is_ok()) end(ExitCode::kIo, polled.text());
   device_->drain_completions();
@@ -188,6 +189,7 @@ void GpuActor::turn() {
     return end(exit_code_for(pipeline_->failure()), pipeline_->failure().text());
   }
   save_resident_some();
+  check_sums_some();
   if (pipeline_->computed()) machine_->on_run_computed();
   if (pipeline_->idle()) {
     if (step_log_ && step_log_->run_in_hand()) step_log_->run_over(*device_, *pipeline_);
@@ -226,6 +228,8 @@ void GpuActor::start(const NextAction& action) {
       return pipeline_->advance(static_cast<uint64_t>(now_us()));
     case NextAction::Kind::kEndPrefetch:
       return pipeline_->release_prefetch();
+    case NextAction::Kind::kCheckSums:
+      return begin_sums_check(action.step);
     case NextAction::Kind::kFillGradients:
       return worker_->fill_gradients(action.step);
     case NextAction::Kind::kSendReady:

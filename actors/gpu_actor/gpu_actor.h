@@ -50,7 +50,10 @@ class GpuActor final : public PipelinePort {
   uint64_t device_buffer_bytes();
   static bool told_to_end();
   Step step_to_finish() const;
-  Status check_sums(Step step);
+  Result<SumsDigest> recorded_sums(Step step) const;
+  bool sums_are_sound(Step step) const;
+  void begin_sums_check(Step step);
+  void check_sums_some();
   void save_shards_at_end();
   void on_save_resident(Step step);
   void save_resident_some();
@@ -125,8 +128,9 @@ class GpuActor final : public PipelinePort {
   Step answered_ = kNoStep;  // gathered, and its trainer told, by this incarnation
   Step finished_ = kNoStep;  // also committed
   int64_t keeps_commit_since_ms_ = 0;
-  std::optional<StepRecord> computed_;  // the record in hand, until it is durable
-  std::optional<SumsDigest> sums_;      // of the shards, as this incarnation made or found them
+  std::optional<StepRecord> computed_;   // the record in hand, until it is durable
+  std::optional<SumsDigest> sums_;       // of the shards, as this incarnation made or found them
+  std::optional<SumsCheck> sums_check_;  // of what another incarnation left, under way
   StepOverrides overrides_;
   Step save_wanted_ =
       kNoStep;  // the committed step as of which the store wants resident slots saved

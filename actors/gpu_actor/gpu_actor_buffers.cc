@@ -141,25 +141,49 @@ Status GpuActor::open_buffers() {
   if (const ResidentArena* resident = buffers_->resident()) {
     g_save_seconds = static_cast<int>(kSaveSecondsMin + resident->bytes() / kSaveBytesASecond);
   }
-  return setup.open_step == kNoStep ? Status::ok() : check_sums(setup.open_step);
+  if (setup.open_step != kNoStep) {
+    // Whole: before its hello it holds no lease and nobody waits for its heartbeats, and the
+    // launcher gives it restart.start_timeout_s, as for a restoring of the same bytes.
+    const Result<SumsDigest> recorded = recorded_sums(setup.open_step);
+    if (!recorded.is_ok()) return recorded.status();
+    OPTLEASE_TRY(buffers_->check_sums(recorded.value()));
+    sums_ = recorded.value();
+  }
+  return Status::ok();
 }
 
 // What an update reads is what this rank's record was made from. Sums that another incarnation left
 // are read through once: at the start, and otherwise only where the step opened after that.
-Status GpuActor::check_sums(Step step) {
+Result<SumsDigest> GpuActor::recorded_sums(Step step) const {
   const auto recorded = window_->view().sums_digest(rank_, step);
-  if (!recorded) {
-    return {
-        StatusCode::kCorrupt,
-        format("rank %u: the digest of the summed gradients of open step %lld is not readable "
-               "in control segment %s: they cannot be trusted; start again with --fresh "
-               "(model.source takes exported weights)",
-               rank_.value, static_cast<long long>(step), directory_.control_segment().c_str())};
-  }
-  if (sums_ && std::memcmp(&*sums_, &*recorded, sizeof *recorded) == 0) return Status::ok();
-  OPTLEASE_TRY(buffers_->check_sums(*recorded));
-  sums_ = recorded;
-  return Status::ok();
+  if (recorded) return *recorded;
+  return Status(
+      StatusCode::kCorrupt,
+      format("rank %u: the digest of the summed gradients of open step %lld is not readable "
+             "in control segment %s: they cannot be trusted; start again with --fresh "
+             "(model.source takes exported weights)",
+             rank_.value, static_cast<long long>(step), directory_.control_segment().c_str()));
+}
+
+bool GpuActor::sums_are_sound(Step step) const {
+  const Result<SumsDigest> recorded = recorded_sums(step);
+  return sums_ && recorded.is_ok() && std::memcmp(&*sums_, &recorded.value(), sizeof *sums_) == 0;
+}
+
+void GpuActor::begin_sums_check(Step step) {
+  const Result<SumsDigest> recorded = recorded_sums(step);
+  if (!recorded.is_ok()) return end(exit_code_for(recorded.status()), recorded.status().text());
+  sums_check_.emplace(recorded.value());
+}
+
+// A piece a turn: tens of GiB take longer than a lease lives and the launcher waits.
+void GpuActor::check_sums_some() {
+  if (!sums_check_) return;
+  const Result<bool> over = buffers_->check_sums_some(&*sums_check_);
+  if (!over.is_ok()) return end(exit_code_for(over.status()), over.status().text());
+  if (!over.value()) return;
+  sums_ = sums_check_->recorded;
+  sums_check_.reset();
 }
 
 void GpuActor::start_run(const NextAction& action) {
@@ -168,10 +192,6 @@ void GpuActor::start_run(const NextAction& action) {
   if (action.run == RunKind::kUpdate && !record) {
     return end(ExitCode::kCorruptState, format("the record of open step %lld is not readable",
                                                static_cast<long long>(action.step)));
-  }
-  if (action.run == RunKind::kUpdate) {
-    const Status sound = check_sums(action.step);
-    if (!sound.is_ok()) return end(exit_code_for(sound), sound.text());
   }
   for (RankSpace& mine : buffers_->spaces()) {
     const SpaceSpec& spec = plan_.segment.spaces[mine.space];

@@ -7,7 +7,6 @@
 
 #include "actors/device_memory/device_room.h"
 #include "actors/runtime/clock.h"
-#include "shm/sums_hasher.h"
 
 namespace optlease {
 namespace {
@@ -16,7 +15,6 @@ namespace {
 constexpr uint64_t kHeadroomBytes = 256ull << 20;
 constexpr uint64_t kRoomTimeoutMsMax = 5000;
 constexpr int kRoomRetryMs = 20;
-constexpr uint64_t kReadBackBytes = 16ull << 20;  // of a device's memory at a time
 
 // Maps the buffer where the vault has it; NotFound where it has not.
 Result<MappedDeviceBuffer> find(const DeviceMemory& memory, const std::string& vault,
@@ -322,43 +320,6 @@ Result<SumsDigest> RankBuffers::seal_sums(Step step, bool durable) {
   const Result<uint64_t> digest = digest_of_shards();
   if (!digest.is_ok()) return digest.status();
   return xxh3_sums_digest(step, digest.value());
-}
-
-// In the order of spaces. Host memory is read where it lies.
-Result<uint64_t> RankBuffers::digest_of_shards() const {
-  SumsHasher hasher;
-  std::vector<char> piece(saved_ ? kReadBackBytes : 0);
-  for (const RankSpace& mine : spaces_) {
-    const auto* shard = reinterpret_cast<const char*>(mine.grad_shard);
-    const uint64_t bytes = mine.shard.size() * sizeof(float);
-    if (!saved_) hasher.add(shard, bytes);
-    for (uint64_t at = 0; saved_ && at < bytes; at += piece.size()) {
-      const uint64_t now = std::min<uint64_t>(piece.size(), bytes - at);
-      OPTLEASE_TRY(memory_.copy_to_host(piece.data(), shard + at, now));
-      hasher.add(piece.data(), now);
-    }
-  }
-  return hasher.digest();
-}
-
-Status RankBuffers::check_sums(const SumsDigest& recorded) const {
-  if (recorded.kind == static_cast<uint32_t>(SumsDigestKind::kNone)) return Status::ok();
-  const Result<uint64_t> found = digest_of_shards();
-  if (!found.is_ok()) return found.status();
-  if (found.value() == recorded.digest) return Status::ok();
-  const std::string where = segment_
-                                ? "gradient segment " + Segment::path_of(segment_->name())
-                                : format("the memory of device %s:%d",
-                                         name_of(memory_.place().kind), memory_.place().ordinal);
-  return {StatusCode::kCorrupt,
-          format("rank %u: the summed gradients of open step %lld in %s are not those that this "
-                 "rank reduced: their XXH3-64 is %016llx, the step's record says %016llx; bits of "
-                 "them changed since, or they are another step's. None of it was applied by this "
-                 "incarnation; start again with --fresh (model.source takes exported weights), "
-                 "and have this machine's memory tested",
-                 rank_.value, static_cast<long long>(recorded.step), where.c_str(),
-                 static_cast<unsigned long long>(found.value()),
-                 static_cast<unsigned long long>(recorded.digest))};
 }
 
 }  // namespace optlease

@@ -20,6 +20,7 @@
 #include "actors/wire/endpoints.h"
 #include "shm/contract/segment_layout.h"
 #include "shm/segment.h"
+#include "shm/sums_hasher.h"
 
 namespace optlease {
 
@@ -67,6 +68,19 @@ struct WantedBuffer {
   std::function<Status(void*)> prepare;
 };
 
+// How far a reading of the shards has come.
+struct ShardsReading {
+  SumsHasher hasher;
+  size_t space = 0;  // of spaces(), the one that is being read
+  uint64_t at = 0;   // bytes of its shard that are read
+  std::vector<char> piece;
+};
+struct SumsCheck {
+  explicit SumsCheck(const SumsDigest& digest) : recorded(digest) {}
+  SumsDigest recorded;
+  ShardsReading reading;
+};
+
 class RankBuffers {
  public:
   // NoSpace, with a table of what is needed and what there is, where the device has not the room.
@@ -88,6 +102,9 @@ class RankBuffers {
   // Reads the shards that an earlier incarnation left; Corrupt, with both digests, where they are
   // not what `recorded` says. A digest that is not known is no complaint.
   Status check_sums(const SumsDigest& recorded) const;
+  // The same, one piece a call; true once it is over. REQUIRES: nothing writes to the shards from
+  // the first call to the last.
+  Result<bool> check_sums_some(SumsCheck* check) const;
   // Null where all of the state is the host's.
   ResidentArena* resident() { return resident_ ? &*resident_ : nullptr; }
 
@@ -101,6 +118,7 @@ class RankBuffers {
   Status find_resident(const RankBuffersSetup& setup, std::vector<WantedBuffer>* missing);
   std::vector<uint64_t> shard_bytes() const;
   Result<uint64_t> digest_of_shards() const;
+  Result<bool> read_some(ShardsReading* reading) const;
 
   DeviceMemory memory_;
   Rank rank_;

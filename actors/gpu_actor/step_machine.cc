@@ -80,7 +80,8 @@ Phase StepMachine::phase() const {
   if (!attached_) return Phase::kStarting;
   if (committed_ == kNoStep) return Phase::kInitialise;
   if (collective_busy_) return gathering_ ? Phase::kGather : Phase::kReduce;
-  if (open_ != kNoStep) return running_ ? Phase::kStream : Phase::kWaitCommitted;
+  const bool checks = checking_ == open_ && open_ != kNoStep && !facts_.sums_are_sound(open_);
+  if (open_ != kNoStep) return running_ || checks ? Phase::kStream : Phase::kWaitCommitted;
   if (published_ < committed_) return Phase::kGather;
   if (reduced_ != kNoStep) return Phase::kWaitOpen;
   if (gradients_of_ == committed_ + 1) return Phase::kWaitPeers;
@@ -131,6 +132,7 @@ void StepMachine::next_run(std::vector<NextAction>* out) {
     action.run = RunKind::kUpdate;
     action.step = open_;
     action.chunks = facts_.behind(open_);
+    if (!action.chunks.empty() && !facts_.sums_are_sound(open_)) return next_check(out);
   } else if (published_ < committed_) {
     action.run = RunKind::kRepublish;
     action.step = committed_;
@@ -141,6 +143,15 @@ void StepMachine::next_run(std::vector<NextAction>* out) {
   run_computed_ = false;
   prefetching_ = kNoStep;  // an update run goes on with it
   out->push_back(std::move(action));
+}
+
+// It takes as long as reading the shards does, during which this rank still answers, renews the
+// leases of what is prefetched and says that it lives. An open step stays so until it is committed:
+// whatever happens to the store or the group, one reading of it is enough.
+void StepMachine::next_check(std::vector<NextAction>* out) {
+  if (checking_ == open_) return;
+  checking_ = open_;
+  out->push_back({.kind = NextAction::Kind::kCheckSums, .step = open_});
 }
 
 // The open step can be gathered before it is committed. Not by an incarnation whose predecessor

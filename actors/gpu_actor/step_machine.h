@@ -23,6 +23,8 @@ struct ChunkFacts {
   std::function<std::vector<uint32_t>(Step step)> unpublished;
   // Whether the durable record of `step` says that it is skipped.
   std::function<bool(Step step)> skipped;
+  // Whether the summed gradients of open step `step` are known to be those that were recorded.
+  std::function<bool(Step step)> sums_are_sound;
 };
 
 struct GoOrder {
@@ -37,6 +39,7 @@ struct NextAction {
     kStartRun,       // run, step, chunks
     kPrefetch,       // step, chunks: the first windows of the update run to come
     kEndPrefetch,    // it comes to nothing
+    kCheckSums,      // step: its update run starts once sums_are_sound says so
     kFillGradients,  // step
     kSendReady,      // step
     kSendRecord,     // step
@@ -101,6 +104,7 @@ class StepMachine {
   void forget_reduction();
   void next_prefetch(std::vector<NextAction>* out);
   void next_run(std::vector<NextAction>* out);
+  void next_check(std::vector<NextAction>* out);
   void next_written(uint64_t now_ms, std::vector<NextAction>* out);
   void next_gradients(uint64_t now_ms, std::vector<NextAction>* out);
   void next_collective(std::vector<NextAction>* out);
@@ -123,6 +127,7 @@ class StepMachine {
   bool reduce_seen_ = false;    // GoReduce came: Ready was heard
   Step prepared_ = kNoStep;     // its gradients are coming
   Step prefetching_ = kNoStep;  // the pipeline holds its first windows
+  Step checking_ = kNoStep;     // its sums are being read through, or were
   Step written_ = kNoStep;      // its parameters are all in the buffer
   bool running_ = false;        // a pipeline run
   bool run_computed_ = false;

@@ -86,9 +86,10 @@ std::span<WindowPipeline::Window> WindowPipeline::open_windows() {
 
 void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries,
                               uint64_t now_us) {
+  if (body.step == returned_of_ && returned_.contains(body.lease_id)) return;
   if (body.step != step_ || windows_.empty() || kind_ == RunKind::kRepublish) {
     // It was asked for a prefetch that is over: the window would stay leased for nothing.
-    return port_.return_lease(body.lease_id);
+    return give_back(body.step, body.lease_id);
   }
   for (Window& window : open_windows()) {
     if (window.state != State::kRequested || window.first_chunk != body.first_chunk) continue;
@@ -101,6 +102,18 @@ void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<Gran
     counters_.credit_wait_seconds += static_cast<double>(now_us - window.first_asked_us) * 1e-6;
     return;
   }
+}
+
+// A request that is repeated may be answered twice, and the second grant may be read after its
+// lease was returned: the slots that it names are free, or another lease's. Steps only rise, so
+// that those of the newest step are all that can be asked for again.
+void WindowPipeline::give_back(Step step, uint64_t lease_id) {
+  if (step > returned_of_) {
+    returned_of_ = step;
+    returned_.clear();
+  }
+  if (step == returned_of_) returned_.insert(lease_id);
+  port_.return_lease(lease_id);
 }
 
 // A grant is another process's word: nothing of it becomes an address unchecked. One that does not
@@ -287,6 +300,8 @@ void WindowPipeline::abandon() {
   windows_.clear();
   finished_ = computed_ = first_open_ = first_untouched_ = 0;
   prefetching_ = false;
+  // No grant of before the next hello is read, and another life of the store counts from 1 again.
+  returned_.clear();
   if (draining_) return;
   draining_ = true;
   for (uint32_t s = 0; s < kStreamCount; ++s) {

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -163,6 +164,7 @@ class WindowPipeline {
     uint64_t first_asked_us = 0;  // the lease
   };
 
+  void give_back(Step step, uint64_t lease_id);
   bool fits(const Window& window, uint32_t chunk_count,
             const std::vector<GrantEntry>& entries) const;
   void begin(RunKind kind, Step step, const std::vector<uint32_t>& chunks);
@@ -211,6 +213,8 @@ class WindowPipeline {
   std::vector<Ticket> buffer_free_;  // by staging buffer: when its last user is done with it
   uint32_t next_buffer_ = 0;
   bool prefetching_ = false;
+  Step returned_of_ = kNoStep;  // leases that were returned unused are remembered of this step
+  std::set<uint64_t> returned_;
   bool told_prepared_ = false;             // that rehearsed moment, for this step
   std::vector<uint32_t> prefetch_chunks_;  // of the run that is to come
   std::vector<Step> published_;

@@ -17,12 +17,12 @@ void WindowPipeline::prefetch(Step step, const std::vector<uint32_t>& chunks) {
 
 // Copies into staging that still run are harmless: the next ones into the same buffer come after
 // them in the same stream, and they read what is committed. A grant that is still on its way is
-// returned when it comes.
+// returned when it comes, and the second copy of one that came is ignored.
 void WindowPipeline::release_prefetch() {
   if (!prefetching_) return;
   for (const Window& window : open_windows()) {
     if (window.state == State::kGranted || window.state == State::kStaged) {
-      port_.return_lease(window.lease_id);
+      give_back(step_, window.lease_id);
     }
   }
   windows_.clear();

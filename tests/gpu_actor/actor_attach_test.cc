@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/gpu_actor/gpu_actor.h"
+#include "shm/sums_hasher.h"
 #include "tests/gpu_actor/actor_home.h"
 
 namespace optlease {
@@ -182,6 +183,49 @@ TEST_F(AttachTest, ASavingOfAStepThatIsNotCommittedIsNotAnswered) {
     const std::optional<Heard> heard = hear();
     ASSERT_TRUE(heard);
     EXPECT_NE(heard->kind, MessageKind::kResidentSaved);
+  }
+}
+
+// The step opened after the actor had started: its sums are another incarnation's.
+class LateOpenTest : public AttachTest {
+ protected:
+  // As the store leaves it whose step 1 is open; the gradient segment is all zeros.
+  void open_step(uint64_t digest) {
+    const SlotEntry entry{0, 0, 0};
+    store_->commit(kRank, ChunkIndex(0), 0, {&entry, 1});
+    store_->set_step_committed(0);
+    StepRecord record{};
+    record.step = record.update_count = 1;
+    record.group_count = 1;
+    record.groups[0] = home_.plan().optimizer.groups[0];
+    record.grad_coefficient = 1;
+    record.checksum = checksum_of(record);
+    store_->write_sums_digest(kRank, xxh3_sums_digest(1, digest));
+    store_->write_step_record(kRank, record);
+    const Heard hello = hear(MessageKind::kHello);
+    say(MessageKind::kWelcome, kEpoch, hello.sequence,
+        WelcomeBody{.step_committed = 0, .step_open = 1, .lease_ms = 5000});
+  }
+  static uint64_t digest_of_zeros() {
+    SumsHasher hasher;
+    const std::vector<float> zeros(kElements);
+    hasher.add(zeros.data(), zeros.size() * sizeof(float));
+    return hasher.digest();
+  }
+};
+
+TEST_F(LateOpenTest, ItsUpdateBeginsOnceTheSumsAreFoundToBeThoseOnRecord) {
+  open_step(digest_of_zeros());
+  EXPECT_EQ(hear(MessageKind::kLeaseRequest).epoch, kEpoch);
+}
+
+TEST_F(LateOpenTest, OtherSumsThanThoseOnRecordEndTheActorBeforeAnyUpdate) {
+  open_step(digest_of_zeros() + 1);
+  thread_.join();
+  EXPECT_EQ(exit_, ExitCode::kCorruptState);
+  Message message;
+  while (socket_->receive(&message)) {
+    EXPECT_NE(decode(message.frame).value().kind, MessageKind::kLeaseRequest);
   }
 }
 

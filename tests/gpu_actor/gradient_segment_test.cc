@@ -149,6 +149,33 @@ TEST_F(GradientSegment, OfAnOpenStepIsBelievedOnlyWithTheDigestThatWasRecorded) 
   EXPECT_TRUE(next.check_sums(no_sums_digest(1)).is_ok()) << "what is not known is no complaint";
 }
 
+// Between two pieces the actor answers, renews its leases and says that it lives.
+TEST(RankBuffers, CheckSumsAPieceACallAndSeeEveryByte) {
+  constexpr uint64_t kMany = 9u << 20;  // 36 MiB, three pieces
+  const ActorHome home(kMany);
+  RankBuffers buffers = std::move(open_buffers(home, false)).value();
+  float* shard = buffers.spaces()[0].grad_shard;
+  for (uint64_t i = 0; i < kMany; i += 1000) shard[i] = static_cast<float>(i);
+  const SumsDigest recorded = buffers.seal_sums(1, true).value();
+  const auto check = [&](int* pieces) {
+    SumsCheck reading(recorded);
+    *pieces = 0;
+    Result<bool> over = buffers.check_sums_some(&reading);
+    for (; over.is_ok() && !over.value(); over = buffers.check_sums_some(&reading)) ++*pieces;
+    return over.status();
+  };
+  int pieces = 0;
+  EXPECT_TRUE(check(&pieces).is_ok());
+  EXPECT_EQ(pieces, 3);
+  for (const uint64_t at : {uint64_t{0}, uint64_t{4} << 20, kMany - 1}) {
+    shard[at] += 1;
+    EXPECT_EQ(check(&pieces).code(), StatusCode::kCorrupt) << at;
+    EXPECT_EQ(buffers.check_sums(recorded).code(), StatusCode::kCorrupt) << at;
+    shard[at] -= 1;
+  }
+  EXPECT_TRUE(check(&pieces).is_ok());
+}
+
 // Its sums are what the open step is finished with: an empty one in its place would go unnoticed.
 TEST_F(GradientSegment, ThatIsGoneWhileAStepIsOpenIsCorruptAndIsNotMadeAnew) {
   const Status status = open(true).status();

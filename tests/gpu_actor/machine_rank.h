@@ -25,6 +25,7 @@ class MachineTest : public testing::Test {
       return where([&](size_t c) { return published[c] != step; });
     };
     facts.skipped = [this](Step step) { return step == skipped_step; };
+    facts.sums_are_sound = [this](Step step) { return step != unchecked_step; };
     machine = std::make_unique<StepMachine>(steps, own_gradients, std::move(facts));
   }
   template <class Wanted>
@@ -64,6 +65,7 @@ class MachineTest : public testing::Test {
   std::vector<Step> versions = {kNoStep, kNoStep, kNoStep};
   std::vector<Step> published = {kNoStep, kNoStep, kNoStep};
   Step skipped_step = kNoStep;
+  Step unchecked_step = kNoStep;  // whose sums another incarnation left
   uint64_t now_ms = 0;
   std::unique_ptr<StepMachine> machine;
 };

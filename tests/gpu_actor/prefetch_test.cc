@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "actors/runtime/clock.h"
 #include "kernels/adam_math.h"
 #include "tests/support/in_process_job.h"
 
@@ -124,6 +125,62 @@ TEST_P(Prefetch, GivesEverythingBackAtAnyMoment) {
   ASSERT_TRUE(step(job, 1).is_ok());
   ASSERT_TRUE(step(plain, 1).is_ok());
   expect_same();
+}
+
+// A request was repeated and crossed its grant; the second copy is read after the lease's return.
+TEST_P(Prefetch, TakesNoSecondCopyOfAGrantWhoseLeaseWasReturned) {
+  const std::string asks = "window of chunk 0 is requested";
+  for (const bool another_run : {false, true}) {
+    job.grants.clear();
+    job.prefetch(1, 20);
+    job.pipeline().release_prefetch();
+    job.settle();
+    if (another_run) {
+      ASSERT_TRUE(job.run(RunKind::kRepublish, 0, {}, nullptr).is_ok());
+    }
+    job.prefetch(1, 0);
+    job.pipeline().advance(static_cast<uint64_t>(now_us()));
+    job.repeat_first_grant();
+    ASSERT_NE(job.pipeline().describe().find(asks), std::string::npos) << job.pipeline().describe();
+    job.settle();
+    job.pipeline().release_prefetch();
+    job.settle();
+  }
+  ASSERT_TRUE(step(job, 1).is_ok());
+  ASSERT_TRUE(step(plain, 1).is_ok());
+  expect_same();
+}
+
+TEST_P(Prefetch, TakesNoSecondCopyOfAGrantThatCameTooLate) {
+  job.grants.clear();
+  job.prefetch(1, 0);
+  job.pipeline().advance(static_cast<uint64_t>(now_us()));
+  job.pipeline().release_prefetch();
+  job.settle();  // it was granted after that, and is returned
+  job.prefetch(1, 0);
+  job.pipeline().advance(static_cast<uint64_t>(now_us()));
+  job.repeat_first_grant();
+  ASSERT_NE(job.pipeline().describe().find("window of chunk 0 is requested"), std::string::npos)
+      << job.pipeline().describe();
+  ASSERT_TRUE(step(job, 1).is_ok());
+  ASSERT_TRUE(step(plain, 1).is_ok());
+  expect_same();
+}
+
+// Another life of the store counts its leases from 1 again.
+TEST_P(Prefetch, AfterADrainEveryLeaseIdIsANewOne) {
+  job.grants.clear();
+  job.prefetch(1, 20);
+  job.pipeline().release_prefetch();
+  job.settle();
+  job.pipeline().abandon();
+  while (!job.pipeline().drained()) job.settle();
+  job.prefetch(1, 0);
+  job.pipeline().advance(static_cast<uint64_t>(now_us()));
+  job.repeat_first_grant();
+  EXPECT_NE(job.pipeline().describe().find("window of chunk 0 is granted"), std::string::npos)
+      << job.pipeline().describe();
+  job.restart_actor();
 }
 
 TEST_P(Prefetch, IsGivenBackWhenAnotherRunStarts) {

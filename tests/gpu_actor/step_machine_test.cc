@@ -35,6 +35,39 @@ TEST_F(MachineTest, ARestartedActorFinishesTheOpenStepWithoutGradientsOrGroup) {
   EXPECT_FALSE(machine->quiet());
 }
 
+// Reading the shards through takes long: it is something to do, and not part of starting the run.
+TEST_F(MachineTest, AnUpdateWhoseSumsAnotherIncarnationLeftStartsOnceTheyAreChecked) {
+  make(false);
+  versions = {4, 4, 4};
+  unchecked_step = 5;
+  machine->on_welcome(4, 5);
+  const auto actions = turn();
+  const NextAction* check = find(actions, Kind::kCheckSums);
+  ASSERT_NE(check, nullptr);
+  EXPECT_EQ(check->step, 5);
+  EXPECT_EQ(find(actions, Kind::kStartRun), nullptr) << "started from sums that nobody checked";
+  EXPECT_EQ(machine->phase(), Phase::kStream);
+  machine->on_detached();  // the store may die meanwhile: the reading goes on
+  EXPECT_TRUE(turn().empty());
+  machine->on_welcome(4, 5);
+  machine->on_group_formed(8);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(turn().empty()) << "it was told to check them already";
+  unchecked_step = kNoStep;
+  const auto next = turn();
+  const NextAction* run = find(next, Kind::kStartRun);
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->run, RunKind::kUpdate);
+  EXPECT_EQ(find(next, Kind::kCheckSums), nullptr);
+}
+
+TEST_F(MachineTest, ChecksNoSumsThatNothingIsLeftToUpdateWith) {
+  make(false);
+  versions = {5, 5, 5};
+  unchecked_step = 5;
+  machine->on_welcome(4, 5);
+  EXPECT_EQ(find(turn(), Kind::kCheckSums), nullptr);
+}
+
 TEST_F(MachineTest, RepublishesWhatItDidNotWriteItselfBeforeItGathers) {
   make(false);
   versions = {5, 5, 5};

@@ -2,6 +2,7 @@
 // it and why. The model is slow and obvious; the table must agree after every operation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -75,6 +76,7 @@ class Model {
   uint64_t grants() const { return grants_; }
   uint64_t commits() const { return commits_; }
   uint64_t quarantined() const { return quarantined_; }
+  uint64_t fenced() const { return fenced_; }
 
  private:
   static constexpr Rank kRank{0};
@@ -120,6 +122,7 @@ class Model {
     if (!expected) return;
     end_all(incarnation == live_);
     newest_ = live_ = incarnation;
+    heard_of_.insert(incarnation);
     for (auto& [slot, state] : slots_) {
       const bool over = state.free_at_ms <= now_;  // a hello frees those too
       if (state.state == ModelSlot::kHeld && (state.writer == incarnation || over)) state = {};
@@ -134,6 +137,7 @@ class Model {
   }
   void lost_now(uint64_t incarnation) {
     gone_.insert(incarnation);
+    heard_of_.insert(incarnation);
     if (live_ != incarnation) return;
     end_all(false);
     live_ = 0;
@@ -150,6 +154,13 @@ class Model {
         state.free_at_ms = now_ + kGraceMs;
       }
     }
+  }
+  // With or without a lease: it may write a gradient shard.
+  bool may_an_older_one_write() {
+    const auto writes = [&](uint64_t each) { return each != live_ && !reaped_.contains(each); };
+    const bool any = std::any_of(heard_of_.begin(), heard_of_.end(), writes);
+    fenced_ += any ? 1 : 0;
+    return any;
   }
   void heartbeat() {
     const uint64_t incarnation = pick(3) == 0 ? pick(4) : live_;
@@ -267,6 +278,7 @@ class Model {
     ASSERT_EQ(table_.quarantine(kRank).slots, held);
     ASSERT_EQ(table_.lease_count(kRank), leases_.size());
     ASSERT_EQ(table_.live(kRank).value, live_);
+    ASSERT_EQ(table_.older_are_reaped(kRank), !may_an_older_one_write());
   }
 
  private:
@@ -278,14 +290,14 @@ class Model {
   std::map<uint32_t, ModelSlot> slots_;     // all that no committed version occupies
   std::map<uint64_t, ModelLease> leases_;
   std::map<uint64_t, ModelLease> seen_;  // every lease ever, as granted
-  std::set<uint64_t> gone_, reaped_;
+  std::set<uint64_t> gone_, reaped_, heard_of_;
   uint64_t live_ = 0, newest_ = 0;
-  uint64_t grants_ = 0, commits_ = 0, quarantined_ = 0;
+  uint64_t grants_ = 0, commits_ = 0, quarantined_ = 0, fenced_ = 0;
 };
 
 TEST(LeaseTableModel, AgreesWithTheNaiveModelAfterEveryRandomOperation) {
   const uint64_t base = test_seed();
-  uint64_t grants = 0, commits = 0, quarantined = 0;
+  uint64_t grants = 0, commits = 0, quarantined = 0, fenced = 0;
   for (uint64_t run = 0; run < 100; ++run) {
     Model model(base + run);
     for (int i = 0; i < 1000; ++i) {
@@ -295,11 +307,13 @@ TEST(LeaseTableModel, AgreesWithTheNaiveModelAfterEveryRandomOperation) {
     grants += model.grants();
     commits += model.commits();
     quarantined += model.quarantined();
+    fenced += model.fenced();
   }
   // Operations that never succeed would prove nothing.
   EXPECT_GT(grants, 1000u);
   EXPECT_GT(commits, 1000u);
   EXPECT_GT(quarantined, 1000u);
+  EXPECT_GT(fenced, 1000u);
 }
 
 }  // namespace

@@ -194,6 +194,24 @@ TEST_F(LeaseTableTest, QuarantinesALostLesseesSlotsUntilItIsReapedAndTheGraceIsO
   EXPECT_EQ(table_.free_slots(kRank), kSlots - kChunks);
 }
 
+// It may write the gradient shard, for which it needs no lease.
+TEST_F(LeaseTableTest, AnOlderIncarnationCountsUntilItIsReapedThoughItNeverHadALease) {
+  ASSERT_TRUE(hello(1));
+  EXPECT_TRUE(table_.older_are_reaped(kRank)) << "it is itself no older one";
+  table_.lost(kRank, Incarnation{1}, now_);
+  EXPECT_FALSE(table_.older_are_reaped(kRank));
+  ASSERT_TRUE(hello(3)) << "2 was started, and nobody says what became of it";
+  table_.reaped(kRank, Incarnation{1}, now_);
+  EXPECT_TRUE(table_.older_are_reaped(kRank)) << "2 never said hello and was never told of";
+  table_.started(kRank, Incarnation{4}, now_);
+  table_.started(kRank, Incarnation{5}, now_);
+  EXPECT_FALSE(table_.older_are_reaped(kRank));
+  table_.reaped(kRank, Incarnation{3}, now_);
+  EXPECT_FALSE(table_.older_are_reaped(kRank)) << "4 was superseded and is not reaped";
+  table_.reaped(kRank, Incarnation{4}, now_);
+  EXPECT_TRUE(table_.older_are_reaped(kRank)) << "5, which is not attached, is no older one";
+}
+
 TEST_F(LeaseTableTest, FencesOlderIncarnationsAtANewersHello) {
   ASSERT_TRUE(hello(1));
   const Lease lease = granted(0, 1);
@@ -327,6 +345,17 @@ TEST_F(RecoveredLeaseTableTest, WaitsForTheReapingWhereTheLastIncarnationIsGone)
   EXPECT_TRUE(table_.older_are_reaped(kRecovered));
   advance_ms(kGraceMs);
   EXPECT_EQ(free(), kShadow);
+}
+
+// Attached to an earlier life of the store, which granted it nothing: 5 is the last on record.
+TEST_F(RecoveredLeaseTableTest, WaitsForALostOneThatIsNewerThanTheRecordedOne) {
+  table_.lost(kRecovered, Incarnation{6}, now_);
+  table_.started(kRecovered, Incarnation{7}, now_);
+  table_.reaped(kRecovered, Incarnation{5}, now_);
+  ASSERT_TRUE(hello(7, kRecovered));
+  EXPECT_FALSE(table_.older_are_reaped(kRecovered));
+  table_.reaped(kRecovered, Incarnation{6}, now_);
+  EXPECT_TRUE(table_.older_are_reaped(kRecovered));
 }
 
 TEST_F(RecoveredLeaseTableTest, RefusesIncarnationsOlderThanTheLast) {

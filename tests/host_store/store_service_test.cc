@@ -185,6 +185,41 @@ TEST(StoreService, CommitsNoStepWhileAZombieMayStillWrite) {
   EXPECT_EQ(job.check(2), "");
 }
 
+// It was ordered to reduce and killed before it had a lease: its kernel may still write the shard.
+TEST(StoreService, OrdersNoReductionWhileAnIncarnationThatOnlyReducedMayStillWrite) {
+  for (const bool store_dies : {false, true}) {
+    SCOPED_TRACE(store_dies ? "the store dies too" : "the store goes on");
+    ServiceJob job;
+    ASSERT_TRUE(job.run_until_committed(1));
+    job.restart_actor(0);
+    job.reap(0, 1);
+    const auto orders = [&] { return job.actor(0).received(MessageKind::kGoReduce); };
+    for (uint32_t i = 0; i < 400 && orders() == 0; ++i) {
+      FakeActor& actor = job.actor(i % 2);
+      job.now_ms += 10;
+      actor.tick(2);
+      for (const std::string& frame : actor.take_outgoing()) {
+        if (orders() == 0) job.raw(actor.peer(), frame);
+      }
+    }
+    ASSERT_EQ(orders(), 1u);
+    ASSERT_EQ(job.service().leases().lease_count(Rank{0}), 0u);
+    job.restart_actor(0);
+    if (store_dies) {
+      job.restart_store();
+      job.launcher(MessageKind::kIncarnationLost, 0, 2);
+      job.reap(0, 1);
+    }
+    for (int i = 0; i < 200; ++i) job.tick(2);
+    EXPECT_EQ(job.service().leases().live(Rank{0}), Incarnation{3});
+    EXPECT_EQ(orders(), 0u);
+    EXPECT_EQ(job.service().coordinator().step_open(), kNoStep);
+    job.reap(0, 2);
+    ASSERT_TRUE(job.run_until_committed(2));
+    EXPECT_EQ(job.check(2), "");
+  }
+}
+
 TEST(StoreService, AHoldBlocksNewStepsUntilItEnds) {
   ServiceJob job;
   ASSERT_TRUE(job.run_until_committed(1));

@@ -140,6 +140,10 @@ class InProcessJob final : public PipelinePort {
       deliver();
     }
   }
+  // The first grant once more, as one whose request was repeated while it was on its way.
+  void repeat_first_grant() {
+    pipeline_->on_grant(grants.at(0).first, grants.at(0).second, static_cast<uint64_t>(now_us()));
+  }
   // What the store has to say after the pipeline ended its prefetch.
   void settle() {
     while (!replies_.empty()) deliver();
@@ -163,6 +167,7 @@ class InProcessJob final : public PipelinePort {
         entries.push_back(
             {chunk.value, written ? source.slot : shadow.value, shadow.value, 0, source.checksum});
       }
+      grants.push_back({body, entries});
       pipeline_->on_grant(body, entries, static_cast<uint64_t>(now_us()));
     });
   }
@@ -242,6 +247,7 @@ class InProcessJob final : public PipelinePort {
   bool keep_last_commit = false;
   std::vector<std::pair<RehearsePhase, Step>> phases;
   std::vector<CorruptChunkBody> corrupt;
+  std::vector<std::pair<LeaseGrantBody, std::vector<GrantEntry>>> grants;  // all there were
 
  private:
   static uint64_t now() { return static_cast<uint64_t>(now_ms()); }
