@@ -15,6 +15,7 @@
 #include "actors/gpu_actor/dma_floor.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 #include "shm/eintr.h"
 
 namespace optlease {
@@ -89,6 +90,7 @@ ExitCode run(int argc, char** argv) {
 }  // namespace optlease
 
 int main(int argc, char** argv) {
+  optlease::prepare_descriptors();
   signal(SIGPIPE, SIG_IGN);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // as the actor's main has it
   try {
