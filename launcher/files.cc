@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "actors/runtime/clock.h"
 #include "shm/eintr.h"
@@ -183,6 +184,23 @@ Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max)
                                             static_cast<unsigned long long>(bytes_max)));
     }
   }
+}
+
+Status remove_entries(const std::string& directory,
+                      const std::function<bool(const std::string& path)>& kept) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(directory, error))) return Status::ok();
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (!kept(entry.path().string())) entries.push_back(entry.path());
+  }
+  if (error) return {StatusCode::kIo, "cannot read " + directory + ": " + error.message()};
+  for (const fs::path& entry : entries) {
+    fs::remove_all(entry, error);
+    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
+  }
+  return Status::ok();
 }
 
 }  // namespace optlease

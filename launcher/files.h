@@ -1,6 +1,7 @@
 // Small file helpers of the launcher: whole-file reads and atomic writes. No policy.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "shm/contract/status.h"
@@ -15,5 +16,10 @@ Status write_file_atomically(const std::string& path, const std::string& text);
 Status check_writable(const std::string& path);
 // At most `bytes_max`; Io where it is larger, NotFound where it is missing.
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max);
+// Removes every entry of a directory but those whose path is `kept`, folders with what is in them.
+// Never follows a symlink, nor one in the directory's place; a directory that is not there is
+// empty.
+Status remove_entries(const std::string& directory,
+                      const std::function<bool(const std::string& path)>& kept);
 
 }  // namespace optlease

@@ -180,8 +180,7 @@ bool restore_names(Supervisor& supervisor, RunReport* report) {
 void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor,
               bool names_are_ours, bool discard_state, RunReport* report) {
   const RunDirectory& run = claim.run;
-  report->state_kept =
-      !names_are_ours || (!discard_state && should_keep(supervisor, *report));
+  report->state_kept = !names_are_ours || (!discard_state && should_keep(supervisor, *report));
   if (!names_are_ours) {
     // Neither marked nor removed: it may be another job's, and alive.
   } else if (report->state_kept) {
@@ -196,8 +195,7 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
                      report->exit_code != ExitCode::kCorruptState;
   if (whole) {
     // Of a kept state somebody will want to know what it was begun with.
-    const Status emptied =
-        report->state_kept ? keep_only_origin(run) : empty_run_directory(run, true);
+    const Status emptied = report->state_kept ? keep_only_origin(run) : remove_run_directory(run);
     if (!emptied.is_ok()) report->clean_up_error = emptied.message();
   } else {
     report->ending_text += "; the logs are in " + run.path();

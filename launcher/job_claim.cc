@@ -3,13 +3,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <cerrno>
+#include <cstring>
 
 #include "actors/wire/socket.h"
 #include "launcher/files.h"
 #include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -152,6 +154,20 @@ ClaimFailure check_memory(const JobPlan& plan, const RunDirectory& run) {
   return status.is_ok() ? ClaimFailure{} : refuse(ExitCode::kNoResources, status.message());
 }
 
+ClaimFailure write_plan(const JobPlan& plan, const RunDirectory& run) {
+  const Status made = run.create();  // a refused starter may have removed it, still bare
+  return refuse(made.is_ok() ? write_file_atomically(run.job_file(), to_json(plan)) : made);
+}
+
+// The plan stays at every instant: it says what the state was begun with. A resumed run goes on in
+// the logs and loss curves of the one before it.
+Status make_room(const RunDirectory& run, StartMode mode) {
+  return remove_entries(run.path(), [&](const std::string& path) {
+    const bool is_log = path.ends_with(".log") || path.ends_with(".jsonl");
+    return path == run.job_file() || (is_log && mode == StartMode::kResume);
+  });
+}
+
 ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
   ClaimFailure failure;
   {
@@ -162,19 +178,13 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
   // What is removed counts as free; a job that does not fit, or whose plan cannot be written, costs
   // no earlier state.
   if (failure.text.empty()) failure = check_memory(plan, claim->run);
-  const auto write_plan = [&] {
-    const Status made = claim->run.create();  // a refused starter may have removed it, still bare
-    return refuse(made.is_ok() ? write_file_atomically(claim->run.job_file(), to_json(plan))
-                               : made);
-  };
-  if (failure.text.empty()) failure = write_plan();
+  if (failure.text.empty()) failure = write_plan(plan, claim->run);
   if (failure.text.empty() && mode != StartMode::kResume) {
     failure = refuse(remove_segments(claim->run));
   }
-  if (failure.text.empty())
-    failure = refuse(mode == StartMode::kResume ? remove_sockets_of(claim->run)
-                                                : empty_run_directory(claim->run, false));
-  if (failure.text.empty()) failure = write_plan();  // emptying took it, too
+  KILL_POINT("claim.plan_written");
+  if (failure.text.empty()) failure = refuse(make_room(claim->run, mode));
+  KILL_POINT("claim.emptied");
   return failure;
 }
 
@@ -209,7 +219,7 @@ ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& r
   ClaimFailure failure = prepare(plan, mode, &claim);
   if (failure.text.empty()) return {std::move(claim), {}};
   // A refusal leaves nothing new behind, and the logs of an earlier run where they are.
-  if (!was_there) (void)empty_run_directory(claim.run, true).is_ok();
+  if (!was_there) (void)remove_run_directory(claim.run).is_ok();
   if (segments_of_job(claim.run).size() <= 1) claim.lock.release_and_unlink();
   return {std::nullopt, std::move(failure)};
 }
@@ -296,37 +306,11 @@ Status remove_segments(const RunDirectory& run) {
   return Status::ok();
 }
 
-Status empty_run_directory(const RunDirectory& run, bool whole) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(run.path(), error))) return Status::ok();
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(run.path(), error)) {
-    entries.push_back(entry.path());
-  }
-  for (const fs::path& entry : entries) {
-    fs::remove_all(entry, error);
-    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
-  }
-  if (whole) fs::remove(run.path(), error);
-  if (error) return {StatusCode::kIo, "cannot empty " + run.path() + ": " + error.message()};
-  return Status::ok();
-}
-
-// A resumed run goes on in the logs and loss curves of the one before it.
-Status remove_sockets_of(const RunDirectory& run) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(run.path(), error)) {
-    const fs::path extension = entry.path().extension();
-    if (extension != ".log" && extension != ".jsonl") entries.push_back(entry.path());
-  }
-  for (const fs::path& entry : entries) {
-    fs::remove_all(entry, error);
-    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
-  }
-  return Status::ok();
+Status remove_run_directory(const RunDirectory& run) {
+  OPTLEASE_TRY(remove_entries(run.path(), [](const std::string&) { return false; }));
+  const bool gone = rmdir(run.path().c_str()) == 0 || errno == ENOENT || errno == ENOTDIR;
+  return gone ? Status::ok()
+              : Status(StatusCode::kIo, "cannot remove " + run.path() + ": " + strerror(errno));
 }
 
 bool state_is_ready(const RunDirectory& run) {

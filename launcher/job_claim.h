@@ -55,10 +55,8 @@ std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& want
 // Removes every segment of the job but its lock. Permission, and nothing is touched, where one of
 // the names is no regular file of this user.
 Status remove_segments(const RunDirectory& run);
-// Everything in the run directory, and the directory itself where `whole`. Never follows a symlink.
-Status empty_run_directory(const RunDirectory& run, bool whole);
-// Everything in the run directory but logs and loss curves, which a resumed run continues.
-Status remove_sockets_of(const RunDirectory& run);
+// With all that is in it. Never follows a symlink; one that is not there is fine.
+Status remove_run_directory(const RunDirectory& run);
 // True when the control segment of the job is complete and every arena is there.
 bool state_is_ready(const RunDirectory& run);
 

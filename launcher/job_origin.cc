@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "launcher/files.h"
+
 namespace optlease {
 namespace {
 
@@ -69,15 +71,8 @@ Status keep_only_origin(const RunDirectory& run) {
   if (!fs::is_directory(fs::symlink_status(run.path(), error))) return Status::ok();
   // A directory that lost its plan has nothing to keep.
   fs::rename(run.job_file(), run.kept_file(), error);
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(run.path(), error)) {
-    if (entry.path() != run.kept_file()) entries.push_back(entry.path());
-  }
-  for (const fs::path& entry : entries) {
-    fs::remove_all(entry, error);
-    if (error) return {StatusCode::kIo, "cannot remove " + entry.string() + ": " + error.message()};
-  }
-  return Status::ok();
+  return remove_entries(run.path(),
+                        [&](const std::string& path) { return path == run.kept_file(); });
 }
 
 }  // namespace optlease

@@ -11,6 +11,7 @@
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/log.h"
 #include "launcher/job_state.h"
+#include "shm/resident_segment.h"
 
 namespace optlease {
 namespace {
@@ -217,7 +218,8 @@ void Supervisor::watch_names() {
   say("somebody removed this job's lock from /dev/shm; the job goes on");
 }
 
-// Their actors make them, and may make them anew until the initial state is committed.
+// Their actors make them, and may make them anew until the initial state is committed. Where the
+// device's memory holds what counts they may later, too, when somebody removed or damaged one.
 void Supervisor::watch_residents() {
   const SegmentPlan& segment = setup_.plan.segment;
   if (!names_ || residents_watched_ || !segment.split.has_resident()) return;
@@ -227,7 +229,8 @@ void Supervisor::watch_residents() {
     names.push_back(claim_.run.resident_segment(Rank(r)));
   }
   residents_watched_ = true;
-  const Status added = names_->add(names);
+  const bool is_an_image = setup_.plan.device != "cpu";
+  const Status added = names_->add(names, is_an_image ? is_made_anew : nullptr);
   if (!added.is_ok()) say("the resident segments cannot be watched: " + added.message());
 }
 

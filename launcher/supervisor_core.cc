@@ -204,24 +204,27 @@ void SupervisorCore::count_death(Seat seat, DeathCause cause, uint64_t now_ms) {
 }
 
 // A committed step is for ever. A store that knows a lower one serves other segments than its
-// predecessor did: nobody gets the time to write another history over them.
+// predecessor did: nobody gets the time to write another history over them, but actors that are
+// older than the exchange save what lies in their device's memory into the files that they mapped.
 bool SupervisorCore::went_back(const StoreFacts& facts, uint64_t now_ms) {
   const Step committed = facts.body.step_committed;
   if (committed >= step_seen_ || stopping()) {
     step_seen_ = std::max(step_seen_, committed);
     return false;
   }
-  stop(
-      Ending::kStateWentBack,
-      format("host_store (incarnation %llu) says that step %lld is the last that is committed, and "
-             "step %lld was committed before: the job's segments in /dev/shm were exchanged for an "
-             "older copy while no store ran, or are damaged. Nothing goes on from there; put the "
-             "newer segments back and resume, resume from the older ones if that is wanted, or "
-             "start again with --fresh",
-             static_cast<unsigned long long>(store().life), static_cast<long long>(committed),
-             static_cast<long long>(step_seen_)),
-      now_ms);
-  enter_kill_all(now_ms);
+  stop(Ending::kStateWentBack,
+       format(
+           "host_store (incarnation %llu) says that step %lld is the last that is committed, and "
+           "step %lld was committed before: the job's segments in /dev/shm were exchanged for an "
+           "older copy while no store ran, or are damaged. Nothing goes on from there. Newer files "
+           "that were moved away are kept, with what the actors save in them now; those that were "
+           "removed end with this job, and bytes that were overwritten are gone. Put the newer "
+           "segments back and resume, resume from the older ones if that is wanted, or start "
+           "again with --fresh",
+           static_cast<unsigned long long>(store().life), static_cast<long long>(committed),
+           static_cast<long long>(step_seen_)),
+       now_ms);
+  enter_save_actors(now_ms);
   return true;
 }
 
@@ -243,6 +246,7 @@ void SupervisorCore::store_answered(const StoreFacts& facts, uint64_t now_ms) {
   for (uint32_t r = 0; r < options_.world_size && r < facts.ranks.size(); ++r) {
     Chair& actor = chairs_.at(Seat{Role::kGpuActor, r});
     const bool attached = actor.life != 0 && facts.ranks[r].incarnation == actor.life;
+    if (attached) actor.attached_life = actor.life;
     if (attached && actor.state == SeatState::kStarting) {
       set_state(actor, SeatState::kRunning, now_ms);
     }

@@ -134,7 +134,7 @@ class SupervisorCore {
   std::vector<std::string> unreaped() const;
 
  private:
-  enum class Mode { kRun, kStopTrainers, kStopStore, kKillAll, kDone };
+  enum class Mode { kRun, kStopTrainers, kStopStore, kSaveActors, kKillAll, kDone };
   struct Chair {
     SeatState state = SeatState::kWaiting;
     uint64_t life = 0;
@@ -142,6 +142,7 @@ class SupervisorCore {
     uint64_t due_ms = 0;                  // kBackoff: when to start
     DeathCause cause = DeathCause::kOwn;  // of the death that is under way
     bool ended_well = false;
+    uint64_t attached_life = 0;  // the last that the store, at no older step, said is attached
   };
   struct Body {                 // a process that is not reaped yet
     bool lifeline_open = true;  // no sign of its death yet
@@ -171,8 +172,9 @@ class SupervisorCore {
   void check_zombies(uint64_t now_ms);
   void advance_stop(uint64_t now_ms);
   void enter_stop_store(uint64_t now_ms);
+  void enter_save_actors(uint64_t now_ms);
   void enter_kill_all(uint64_t now_ms);
-  void note_late(const std::string& who);
+  void note_late(const std::string& who, uint64_t waited_ms);
   void send_stop_store(uint64_t now_ms);
   bool any_body(Role role) const;
   Chair& store() { return chairs_.at(Seat{Role::kHostStore, 0}); }

@@ -68,6 +68,24 @@ void SupervisorCore::enter_stop_store(uint64_t now_ms) {
   }
 }
 
+// The store served the wrong files, and a trainer has nothing to save. Nor has an actor that was
+// never attached before: it mapped the wrong files, too.
+void SupervisorCore::enter_save_actors(uint64_t now_ms) {
+  mode_ = Mode::kSaveActors;
+  stop_deadline_ms_ = now_ms + options_.restart.stop_timeout_ms;
+  std::vector<BodyKey> useless;
+  for (const auto& [key, body] : bodies_) {
+    if (key.first.role == Role::kGpuActor && chairs_.at(key.first).attached_life == key.second) {
+      say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
+    } else {
+      useless.push_back(key);
+    }
+  }
+  for (const BodyKey& key : useless) {
+    kill(key.first, key.second, DeathCause::kStop, "it serves an older state, or nobody");
+  }
+}
+
 void SupervisorCore::enter_kill_all(uint64_t now_ms) {
   mode_ = Mode::kKillAll;
   stop_deadline_ms_ = now_ms + options_.kill_wait_ms;
@@ -79,10 +97,9 @@ void SupervisorCore::enter_kill_all(uint64_t now_ms) {
 }
 
 // What is killed because it did not end by itself is news, also for whoever reads the report.
-void SupervisorCore::note_late(const std::string& who) {
-  const std::string text =
-      format("%s did not end within %llu ms of being asked to", who.c_str(),
-             static_cast<unsigned long long>(2 * options_.restart.stop_timeout_ms));
+void SupervisorCore::note_late(const std::string& who, uint64_t waited_ms) {
+  const std::string text = format("%s did not end within %llu ms of being asked to", who.c_str(),
+                                  static_cast<unsigned long long>(waited_ms));
   note(text + ": killing it");
   ending_text_ += "; " + text + " and was killed";
 }
@@ -111,10 +128,11 @@ void SupervisorCore::advance_stop(uint64_t now_ms) {
     const bool store_lives = any_body(Role::kHostStore);
     if (now_ms >= stop_deadline_ms_) {
       // The actors end when the store tells them to: where it hangs, it alone is to blame.
+      const uint64_t waited_ms = 2 * options_.restart.stop_timeout_ms;
       if (store_lives) {
-        note_late(name_of(Role::kHostStore));
+        note_late(name_of(Role::kHostStore), waited_ms);
       } else {
-        for (const auto& [key, body] : bodies_) note_late(text_of(key.first));
+        for (const auto& [key, body] : bodies_) note_late(text_of(key.first), waited_ms);
       }
       enter_kill_all(now_ms);
     } else if (now_ms - stop_sent_ms_ >= kStopRepeatMs) {
@@ -127,6 +145,12 @@ void SupervisorCore::advance_stop(uint64_t now_ms) {
         }
       }
     }
+  }
+  if (mode_ == Mode::kSaveActors && !bodies_.empty() && now_ms >= stop_deadline_ms_) {
+    for (const auto& [key, body] : bodies_) {
+      if (!body.kill_sent) note_late(text_of(key.first), options_.restart.stop_timeout_ms);
+    }
+    enter_kill_all(now_ms);
   }
   const bool gave_up = mode_ == Mode::kKillAll && now_ms >= stop_deadline_ms_;
   if (!bodies_.empty() && !gave_up) return;

@@ -12,7 +12,7 @@ namespace {
 // Main weights that lie in halves are joined in pieces of this.
 constexpr uint64_t kJoinElements = 4096;
 
-// The two slots of a chunk's committed version. Every chunk of format version 1 has one of each.
+// The two slots of a chunk's committed version. Every chunk of format version 2 has one of each.
 struct CommittedSlots {
   SlotEntry entry;
   const char* host = nullptr;

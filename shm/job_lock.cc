@@ -5,13 +5,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cinttypes>
-#include <cstdio>
-#include <memory>
 
 #include "shm/eintr.h"
 #include "shm/kill_point.h"
@@ -56,35 +51,14 @@ bool is_name_of(int fd, const std::string& name) {
          ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-// The process that took the flock, as /proc/locks has it; 0 where it does not say. For words only.
-int holder_pid(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return 0;
-  const std::unique_ptr<FILE, int (*)(FILE*)> locks(std::fopen("/proc/locks", "re"), std::fclose);
-  if (locks == nullptr) return 0;
-  char line[256];
-  while (std::fgets(line, sizeof line, locks.get()) != nullptr) {
-    int pid = 0;
-    unsigned major = 0, minor = 0;
-    uint64_t inode = 0;
-    if (std::sscanf(line, "%*d: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &major, &minor, &inode) ==
-            4 &&
-        inode == info.st_ino && makedev(major, minor) == info.st_dev) {
-      return pid;
-    }
-  }
-  return 0;
-}
-
-Status busy(const std::string& name, int fd) {
-  // Who took it may be gone, and a child that it left, even one that never came to execute its
-  // program, keeps it.
+Status busy(const std::string& name) {
+  // Not who took it: that one may be gone, and a child that it left, even one that never came to
+  // execute its program, keeps it.
   std::string who = describe_processes(processes_with_open(Segment::path_of(name)));
-  const int pid = holder_pid(fd);
-  if (!who.empty()) {
-    who = "who has it open: " + who;
+  if (who.empty()) {
+    who = format("by this process, %d, or by one that it cannot see", static_cast<int>(::getpid()));
   } else {
-    who = pid > 0 ? format("process %d took it", pid) : "a live process has it";
+    who = "who has it open: " + who;
   }
   return {StatusCode::kBusy,
           format("the job is running, or a tool reads its state: %s is locked (%s); stop that "
@@ -128,7 +102,7 @@ Result<JobLock> JobLock::acquire(const std::string& name, bool inheritable) {
     while (::flock(fd.value().get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) return failed(name, "flock", errno);
-      if (monotonic_ms() >= give_up_ms) return busy(name, fd.value().get());
+      if (monotonic_ms() >= give_up_ms) return busy(name);
       pause_ms(3);
     }
     KILL_POINT("lock.taken");

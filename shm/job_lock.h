@@ -16,10 +16,10 @@ class JobLock {
  public:
   enum class State { kHeld, kFree, kAbsent };
 
-  // Makes the segment where it is missing (mode 0600) and takes the lock. Busy, naming the holder
-  // where the kernel tells, when a live process has it. A probe or a cleaner may hold it for an
-  // instant: Busy is said only after kJobLockPatienceMs.
-  // inheritable: children keep the descriptor over exec, and with it the lock.
+  // Makes the segment where it is missing (mode 0600) and takes the lock. Busy, naming those
+  // who have it open as far as this user may see, when a live process has it. A probe or a cleaner
+  // may hold it for an instant: Busy is said only after kJobLockPatienceMs. inheritable: children
+  // keep the descriptor over exec, and with it the lock.
   static Result<JobLock> acquire(const std::string& name, bool inheritable);
   // Changes nothing, creates nothing. Permission or Corrupt where the name is no lock of this user.
   static Result<State> try_probe(const std::string& name);

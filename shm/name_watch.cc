@@ -37,13 +37,13 @@ Result<NameWatch> NameWatch::over(const std::vector<std::string>& names) {
   return watch;
 }
 
-Status NameWatch::add(const std::vector<std::string>& names) {
+Status NameWatch::add(const std::vector<std::string>& names, Successor successor) {
   std::vector<Watched> added;
   for (const std::string& name : names) {
     Result<Segment> segment = Segment::open(name, Segment::Access::kReadOnly);
     if (!segment) return segment.status();
     segment.value().unmap();
-    added.push_back({std::move(segment).value(), false});
+    added.push_back({std::move(segment).value(), false, successor});
   }
   std::move(added.begin(), added.end(), std::back_inserter(watched_));
   return Status::ok();
@@ -57,10 +57,21 @@ Status NameWatch::serve(const std::string& name) {
   return Status::ok();
 }
 
+bool NameWatch::is_ours(Watched& watched) {
+  if (watched.segment.name_still_ours()) return true;
+  if (watched.successor == nullptr) return false;
+  Result<Segment> stands = Segment::open(watched.segment.name(), Segment::Access::kReadOnly);
+  if (!stands) return false;
+  stands.value().unmap();
+  if (!watched.successor(watched.segment, stands.value())) return false;
+  watched = {std::move(stands).value(), false, watched.successor};
+  return true;
+}
+
 std::vector<std::string> NameWatch::lost_now() {
   std::vector<std::string> lost;
   for (Watched& watched : watched_) {
-    if (watched.told || watched.segment.name_still_ours()) continue;
+    if (is_ours(watched) || watched.told) continue;
     watched.told = true;
     lost.push_back(Segment::path_of(watched.segment.name()));
   }
@@ -70,7 +81,7 @@ std::vector<std::string> NameWatch::lost_now() {
 Status NameWatch::restore(std::vector<std::string>* made) {
   Status first;
   for (Watched& watched : watched_) {
-    if (watched.segment.name_still_ours()) continue;
+    if (is_ours(watched)) continue;
     const std::string name = watched.segment.name();
     Result<Segment> anew = Segment::create(name, watched.segment.bytes());
     Status status = anew.status();
@@ -83,7 +94,7 @@ Status NameWatch::restore(std::vector<std::string>* made) {
       continue;
     }
     anew.value().unmap();
-    watched = {std::move(anew).value(), false};
+    watched = {std::move(anew).value(), false, watched.successor};
     made->push_back(Segment::path_of(name));
   }
   return first;

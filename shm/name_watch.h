@@ -14,8 +14,11 @@ namespace optlease {
 class NameWatch {
  public:
   static Result<NameWatch> over(const std::vector<std::string>& names);
-  // Watches these, too. On failure none of them.
-  Status add(const std::vector<std::string>& names);
+  // True where `stands`, under the name of `was`, is what its maker may have made anew in its
+  // place: then it is watched instead, and `was` is given up. Neither is mapped.
+  using Successor = bool (*)(const Segment& was, const Segment& stands);
+  // Watches these, too. On failure none of them. Without `successor` nothing takes their place.
+  Status add(const std::vector<std::string>& names, Successor successor = nullptr);
   // Marks segment `name` as served while the watch lives. Busy where another process serves or
   // probes it: try again later.
   // REQUIRES: it is watched.
@@ -33,7 +36,9 @@ class NameWatch {
   struct Watched {
     Segment segment;
     bool told = false;
+    Successor successor = nullptr;
   };
+  static bool is_ours(Watched& watched);
   std::vector<Watched> watched_;
 };
 

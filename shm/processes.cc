@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "shm/contract/status.h"
 #include "shm/directory_tree.h"
@@ -59,12 +60,18 @@ std::vector<int> processes_with_open(const std::string& path) {
   return found;
 }
 
-bool is_stopped(int pid) {
+std::vector<std::string> stat_after_name(int pid) {
   const std::string text = text_of(format("/proc/%d/stat", pid));
   // "12 (name) T ...": the name may hold anything, brackets too.
   const size_t end = text.rfind(')');
-  if (end == std::string::npos || end + 2 >= text.size()) return false;
-  return text[end + 2] == 'T' || text[end + 2] == 't';
+  if (end == std::string::npos) return {};
+  std::istringstream words(text.substr(end + 1));
+  return {std::istream_iterator<std::string>(words), std::istream_iterator<std::string>()};
+}
+
+bool is_stopped(int pid) {
+  const std::vector<std::string> fields = stat_after_name(pid);
+  return !fields.empty() && (fields[0] == "T" || fields[0] == "t");
 }
 
 std::string describe_process(int pid) {

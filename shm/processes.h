@@ -11,6 +11,10 @@ namespace optlease {
 // ascending. Empty where there is no such file.
 std::vector<int> processes_with_open(const std::string& path);
 
+// The fields of /proc/PID/stat that come after the process's name, the state (one letter) first, so
+// that proc(5)'s field n is [n - 3]. Empty where there is no such process.
+std::vector<std::string> stat_after_name(int pid);
+
 // True where the process is stopped: by SIGSTOP, by a terminal or by a debugger.
 bool is_stopped(int pid);
 

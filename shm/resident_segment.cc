@@ -1,8 +1,12 @@
 #include "shm/resident_segment.h"
 
+#include <unistd.h>
+
 #include <cinttypes>
+#include <cstddef>
 #include <cstring>
 
+#include "shm/eintr.h"
 #include "shm/kill_point.h"
 
 namespace optlease {
@@ -20,6 +24,13 @@ const char* why_unfit(const Segment& segment, const ResidentSegment::Shape& shap
     return "its slots are not those of this state";
   }
   return nullptr;
+}
+
+// Of one that need not be mapped. False where it cannot be read.
+bool read_header(const Segment& segment, ResidentHeader* header) {
+  return retry_eintr([&] {
+           return ::pread(segment.fd(), static_cast<void*>(header), sizeof *header, 0);
+         }) == static_cast<ssize_t>(sizeof *header);
 }
 
 Result<Segment> make(const std::string& name, const ResidentSegment::Shape& shape,
@@ -106,6 +117,17 @@ void ResidentSegment::set_whole(Step committed) {
   header()->step.store(committed, std::memory_order_relaxed);
   header()->whole.store(1, std::memory_order_release);
   KILL_POINT("resident.whole");
+}
+
+bool is_made_anew(const Segment& was, const Segment& stands) {
+  ResidentHeader then{}, now{};
+  if (stands.bytes() != was.bytes() || !read_header(was, &then) || !read_header(stands, &now)) {
+    return false;
+  }
+  // What the checksum is of never changes while a segment lives.
+  return why_invalid(now, stands.bytes()) == nullptr && now.checksum == then.checksum &&
+         std::memcmp(static_cast<void*>(&now), static_cast<void*>(&then),
+                     offsetof(ResidentHeader, checksum)) == 0;
 }
 
 Result<std::vector<ResidentSegment>> open_residents(const std::vector<std::string>& names,

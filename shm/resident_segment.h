@@ -54,6 +54,10 @@ class ResidentSegment {
   Segment segment_;
 };
 
+// True where `stands` is what open_or_make may have made in the place of `was`: of the same job,
+// rank and shape. A NameWatch::Successor.
+bool is_made_anew(const Segment& was, const Segment& stands);
+
 // All resident segments of a job, read-only, by rank; empty where its state has no resident part.
 Result<std::vector<ResidentSegment>> open_residents(const std::vector<std::string>& names,
                                                     const ControlView& view);

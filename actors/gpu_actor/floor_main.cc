@@ -16,6 +16,7 @@
 #include "actors/gpu_actor/dma_floor.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/program_start.h"
 #include "shm/eintr.h"
 
 namespace optlease {
@@ -90,6 +91,7 @@ ExitCode run(int argc, char** argv) {
 }  // namespace optlease
 
 int main(int argc, char** argv) {
+  optlease::prepare_descriptors();
   signal(SIGPIPE, SIG_IGN);
   optlease::prepare_device_environment();
   try {

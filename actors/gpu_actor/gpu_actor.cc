@@ -154,8 +154,13 @@ ExitCode GpuActor::run() {
     if (!exit_code_) wait_for_events();
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
-  save_shards_at_end();
-  save_resident_at_end();
+  // In segments that went back in time, what is newer would pass for what belongs there.
+  if (window_->view().step_committed() >= machine_->committed()) {
+    save_shards_at_end();
+    save_resident_at_end();
+  } else {
+    log_error("the segments are older than this actor's state: nothing is saved in them");
+  }
   const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
   log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
   return *exit_code_;

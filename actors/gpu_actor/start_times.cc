@@ -3,32 +3,31 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
+#include <charconv>
+#include <vector>
 
 #include "actors/runtime/clock.h"
 #include "shm/contract/status.h"
+#include "shm/processes.h"
 
 namespace optlease {
 namespace {
 
-constexpr int kFieldsBeforeStart = 19;  // of /proc/self/stat, after the name: starttime is next
+constexpr size_t kStartTimeField = 22;  // of /proc/PID/stat, as proc(5) counts
 
 }  // namespace
 
 int64_t process_age_ms() {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  std::getline(file, line);
-  const size_t name_end = line.rfind(')');  // the name may hold anything
+  const std::vector<std::string> fields = stat_after_name(getpid());
   const long ticks_a_second = sysconf(_SC_CLK_TCK);
-  if (name_end == std::string::npos || ticks_a_second <= 0) return -1;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string skipped;
-  for (int i = 0; i < kFieldsBeforeStart; ++i) fields >> skipped;
+  if (fields.size() <= kStartTimeField - 3 || ticks_a_second <= 0) return -1;
+  const std::string& field = fields[kStartTimeField - 3];
   int64_t ticks = 0;
   timespec now{};
-  if (!(fields >> ticks) || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return -1;
+  if (std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc() ||
+      clock_gettime(CLOCK_BOOTTIME, &now) != 0) {
+    return -1;
+  }
   const int64_t started_ms = ticks * 1000 / ticks_a_second;
   return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000 - started_ms;
 }

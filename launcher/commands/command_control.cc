@@ -126,9 +126,8 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
 }
 
 void say_stopped(const RunDirectory& run, const Laggards& laggards) {
-  const std::string late = laggards.last().empty()
-                               ? ""
-                               : "; it did not end by itself and was killed: " + laggards.last();
+  // Whether it was killed or came to its end the launcher knows, and says where it runs.
+  const std::string late = laggards.last().empty() ? "" : "; late to end was " + laggards.last();
   const char* state = Segment::exists(run.control_segment()) ? "its state is kept in shared memory"
                                                              : "its state was removed";
   std::printf("job %s is stopped; %s%s\n", run.job_name().c_str(), state, late.c_str());

@@ -121,5 +121,27 @@ TEST(Files, CheckWritableForetellsTheWriterAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_symlink(dangling));
 }
 
+TEST(Files, RemoveEntriesTakesWhatIsNotKeptAndFollowsNoLink) {
+  namespace fs = std::filesystem;
+  TempDirectory directory, elsewhere;
+  const std::string kept = directory.path() + "/kept";
+  std::ofstream(kept) << "stays";
+  std::ofstream(elsewhere.path() + "/theirs") << "stays";
+  ASSERT_TRUE(fs::create_directories(directory.path() + "/a/b"));
+  std::ofstream(directory.path() + "/a/b/c") << "goes";
+  fs::create_directory_symlink(elsewhere.path(), directory.path() + "/link");
+  const auto is_kept = [&](const std::string& path) { return path == kept; };
+  ASSERT_TRUE(remove_entries(directory.path(), is_kept).is_ok());
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 1);
+  EXPECT_EQ(text_of(kept), "stays");
+  EXPECT_TRUE(fs::exists(elsewhere.path() + "/theirs"));
+  // Nor one in the directory's own place.
+  const std::string link = directory.path() + "/link";
+  fs::create_directory_symlink(elsewhere.path(), link);
+  EXPECT_TRUE(remove_entries(link, is_kept).is_ok());
+  EXPECT_TRUE(fs::exists(elsewhere.path() + "/theirs"));
+  EXPECT_TRUE(remove_entries(directory.path() + "/absent", is_kept).is_ok());
+}
+
 }  // namespace
 }  // namespace optlease

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -13,6 +15,7 @@
 #include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "shm/chunk_store.h"
+#include "shm/kill_point.h"
 #include "tests/support/temp_directory.h"
 
 namespace optlease {
@@ -171,6 +174,47 @@ TEST_F(JobClaimTest, ResumeWithAnotherSeedIsRefusedAndTouchesNothing) {
   const ClaimOutcome same = claim_job(plan_, StartMode::kResume);
   ASSERT_TRUE(same.claim.has_value()) << same.failure.text;
   EXPECT_TRUE(same.claim->notes.empty());
+}
+
+TEST_F(JobClaimTest, ResumeThatIsKilledWhileItMakesRoomForgetsNoSeed) {
+  plan_.model.seed = 1;
+  make_state(7);
+  ASSERT_TRUE(run_->create().is_ok());
+  ASSERT_TRUE(write_file_atomically(run_->job_file(), to_json(plan_)).is_ok());
+  ASSERT_TRUE(keep_only_origin(*run_).is_ok());
+  for (const char* point : {"claim.plan_written", "claim.emptied"}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      arm_kill_point(point);
+      (void)claim_job(plan_, StartMode::kResume);
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << point << " is never passed";
+    const auto stored = plan_of_stored_state(*run_, layout_hash(plan_.segment));
+    ASSERT_TRUE(stored.has_value()) << point;
+    EXPECT_EQ(stored->model.seed, 1u) << point;
+  }
+}
+
+TEST_F(JobClaimTest, ResumeKeepsLogsAndThePlanAndNothingElse) {
+  make_state(7);
+  const std::vector<std::string> kept = {"host_store.log", "job.json", "loss.0.jsonl"};
+  ASSERT_TRUE(run_->create().is_ok());
+  for (const std::string& name :
+       {kept[0], kept[2], std::string("launcher.sock"), std::string("kept.json")}) {
+    ASSERT_TRUE(write_file_atomically(run_->path() + "/" + name, "x").is_ok());
+  }
+  ASSERT_TRUE(std::filesystem::create_directories(run_->path() + "/gloo/epoch"));
+  ASSERT_TRUE(claim_job(plan_, StartMode::kResume).claim.has_value());
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(run_->path())) {
+    left.push_back(entry.path().filename());
+  }
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(left, kept);
+  EXPECT_EQ(run_->job_file(), run_->path() + "/" + kept[1]);
 }
 
 TEST_F(JobClaimTest, ResumeSaysWhereTheSeedIsNotKnown) {

@@ -66,16 +66,69 @@ TEST(SupervisorCore, EndsAtOnceWhereANewStoreKnowsOnlyAnOlderCommittedStep) {
   ASSERT_EQ(job.core().life(kStore), 3u);
   job.answer(17);
   EXPECT_EQ(job.core().ending(), Ending::kStateWentBack);
-  for (const char* words : {"incarnation 3", "step 17", "step 42", "older copy", "/dev/shm"}) {
+  for (const char* words :
+       {"incarnation 3", "step 17", "step 42", "older copy", "/dev/shm", "moved away are kept"}) {
     EXPECT_NE(job.core().ending_text().find(words), std::string::npos)
         << words << ": " << job.core().ending_text();
   }
   EXPECT_EQ(job.core().facts().body.step_committed, 42);
-  // Nobody gets the time to go on from there.
-  for (const Seat seat : {kStore, actor(0), actor(1), trainer(0), trainer(1)}) {
+  // Nobody gets the time to go on from there, but actors save what a resumed job would need.
+  for (const Seat seat : {kStore, trainer(0), trainer(1)}) {
     EXPECT_EQ(job.count(Kind::kKill, seat), 1u) << text_of(seat);
   }
+  for (const Seat seat : {actor(0), actor(1)}) {
+    EXPECT_EQ(job.count(Kind::kTerminate, seat), 1u) << text_of(seat);
+    EXPECT_EQ(job.count(Kind::kKill, seat), 0u) << text_of(seat);
+  }
   EXPECT_FALSE(job.asked(Kind::kStopStore));
+  for (const Seat seat : {kStore, trainer(0), trainer(1)}) job.die(seat);
+  job.die(actor(0), {false, 0});
+  job.advance_ms(299);
+  EXPECT_FALSE(job.core().finished()) << "actor 1 may still be saving";
+  job.die(actor(1), {false, 0});
+  job.advance_ms(1);
+  EXPECT_TRUE(job.core().finished());
+  EXPECT_EQ(job.core().ending_text().find("was killed"), std::string::npos);
+}
+
+TEST(SupervisorCore, WhereTheStateWentBackAnActorThatDoesNotEndIsKilledAfterTheStopTimeout) {
+  CoreJob job(CoreJob::options(2, false, 100));
+  job.start_all();
+  job.answer(42);
+  job.die(kStore);
+  job.advance_ms(20);
+  job.answer(17);
+  ASSERT_EQ(job.core().ending(), Ending::kStateWentBack);
+  job.die(kStore);
+  job.die(actor(0), {false, 0});
+  job.advance_ms(300);
+  EXPECT_EQ(job.count(Kind::kKill, actor(1)), 1u);
+  EXPECT_NE(job.core().ending_text().find("gpu_actor 1 did not end within 300 ms"),
+            std::string::npos)
+      << job.core().ending_text();
+  EXPECT_EQ(job.core().ending_text().find("gpu_actor 0 did"), std::string::npos);
+  job.die(actor(1));
+  job.advance_ms(1);
+  EXPECT_TRUE(job.core().finished());
+}
+
+// It has mapped the older files: what it would save there is another step's.
+TEST(SupervisorCore, WhereTheStateWentBackAnActorThatWasStartedSinceSavesNothing) {
+  CoreJob job(CoreJob::options(2, false, 100));
+  job.start_all();
+  job.answer(42);
+  job.die(kStore);
+  job.die(actor(1));
+  job.advance_ms(40);
+  ASSERT_EQ(job.core().life(actor(1)), 2u);
+  job.answer(17);
+  ASSERT_EQ(job.core().ending(), Ending::kStateWentBack);
+  EXPECT_EQ(job.count(Kind::kTerminate, actor(0)), 1u);
+  EXPECT_EQ(job.count(Kind::kTerminate, actor(1)), 0u);
+  EXPECT_EQ(job.count(Kind::kKill, actor(1)), 1u);
+  job.core().hurry(job.now());
+  job.take();
+  EXPECT_EQ(job.count(Kind::kKill, actor(0)), 1u) << "who hurries does not wait for it";
 }
 
 TEST(SupervisorCore, KnowsTheCommittedStepOfTheStateThatItResumes) {

@@ -81,6 +81,41 @@ TEST_F(NameWatchTest, AnothersFileUnderTheNameIsLeftAloneAndTheRestIsRestored) {
   EXPECT_TRUE(holds(names_[1], '1'));
 }
 
+TEST_F(NameWatchTest, WhatItsMakerMadeAnewIsWatchedInTheOldOnesPlace) {
+  auto watch = NameWatch::over({});
+  ASSERT_TRUE(watch.is_ok());
+  const auto successor = [](const Segment& was, const Segment& stands) {
+    return was.bytes() == stands.bytes();
+  };
+  ASSERT_TRUE(watch.value().add({names_[0], names_[1]}, successor).is_ok());
+  ASSERT_TRUE(watch.value().add({names_[2]}).is_ok());
+  const auto make_anew = [&](const std::string& name, uint64_t bytes) {
+    Segment::unlink(name);
+    auto made = Segment::create(name, bytes);
+    ASSERT_TRUE(made.is_ok());
+    std::memset(made.value().data(), 'n', bytes);
+  };
+  make_anew(names_[0], kBytes);
+  EXPECT_TRUE(watch.value().lost_now().empty());
+  std::vector<std::string> made;
+  EXPECT_TRUE(watch.value().restore(&made).is_ok());
+  EXPECT_TRUE(made.empty());
+  EXPECT_TRUE(holds(names_[0], 'n')) << "left as it is";
+  // Removed again, the new one's bytes come back; another's file is still another's.
+  Segment::unlink(names_[0]);
+  make_anew(names_[1], 4096);
+  EXPECT_EQ(watch.value().lost_now().size(), 2u);
+  EXPECT_EQ(watch.value().restore(&made).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(made, std::vector<std::string>{Segment::path_of(names_[0])});
+  EXPECT_TRUE(holds(names_[0], 'n'));
+  // At the end alone, without a look before.
+  make_anew(names_[1], kBytes);
+  EXPECT_TRUE(watch.value().restore(&made).is_ok());
+  make_anew(names_[2], kBytes);
+  EXPECT_EQ(watch.value().restore(&made).code(), StatusCode::kAlreadyExists)
+      << "nobody may make that one anew";
+}
+
 TEST_F(NameWatchTest, MarksASegmentAsServedForAsLongAsItLives) {
   const std::string& control = names_[2];
   EXPECT_FALSE(Segment::in_use(control));

@@ -136,6 +136,36 @@ TEST_F(ResidentTest, AnySingleBitOfAResidentSlotIsNoticed) {
   }
 }
 
+TEST_F(ResidentTest, OneThatItsActorMadeAnewIsToldFromAnothers) {
+  make({MainForm::kF32, 300'000});
+  const SegmentPlan plan = store_->view().plan();
+  auto shape = ResidentSegment::shape_of(store_->view(), Rank(0), arena_of(plan, Rank(0)));
+  const std::string& name = resident_names_[0];
+  const auto open = [&] {
+    Segment opened = std::move(Segment::open(name, Segment::Access::kReadOnly)).value();
+    opened.unmap();
+    return opened;
+  };
+  const auto make_anew = [&](bool whole) {
+    Segment::unlink(name);
+    ASSERT_TRUE(ResidentSegment::open_or_make(name, shape, false, whole).is_ok());
+  };
+  const Segment was = open();
+  make_anew(false);
+  EXPECT_FALSE(was.name_still_ours());
+  EXPECT_TRUE(is_made_anew(was, open())) << "whether it is whole is no matter";
+  shape.job_id[3] ^= 1;
+  make_anew(true);
+  EXPECT_FALSE(is_made_anew(was, open())) << "another job's";
+  shape.job_id[3] ^= 1;
+  shape.rank = Rank(1);
+  make_anew(true);
+  EXPECT_FALSE(is_made_anew(was, open())) << "another rank's";
+  Segment::unlink(name);
+  ASSERT_TRUE(Segment::create(name, was.bytes()).is_ok());
+  EXPECT_FALSE(is_made_anew(was, open())) << "its header is not written";
+}
+
 TEST_F(ResidentTest, ASegmentThatIsNotWholeIsSaidInWordsAndNotAsAChecksum) {
   make({MainForm::kF32, 300'000});
   residents_[1].set_void();

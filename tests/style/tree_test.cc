@@ -191,6 +191,22 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
 }
 
 // Pages are part of the product: what they link to is there, and nothing is left to be filled in.
+// The example trainer alone knows nothing but the C interface, which does so where it attaches.
+TEST(Tree, EveryProgramPreparesItsDescriptorsFirst) {
+  size_t programs = 0;
+  for (const fs::path& path : code_files()) {
+    const std::string layer = layer_of(in_tree(path));
+    if (layer.empty() || layer == "actors/trainer") continue;
+    const std::vector<std::string> lines = lines_of(path);
+    for (size_t i = 0; i + 1 < lines.size(); ++i) {
+      if (!lines[i].starts_with("int main(")) continue;
+      ++programs;
+      EXPECT_NE(lines[i + 1].find("prepare_descriptors();"), std::string::npos) << in_tree(path);
+    }
+  }
+  EXPECT_GE(programs, 5u) << "the programs were not found";
+}
+
 TEST(Tree, EveryRelativeLinkOfAPageResolves) {
   auto pages = files_with({".md"});
   pages.push_back(kRoot / "README.md");

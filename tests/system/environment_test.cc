@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,7 +114,7 @@ TEST(Surroundings, StopNamesAHostStoreThatIsStopped) {
   const std::string who = format("host_store (pid %d)", static_cast<int>(store));
   for (const std::string& part :
        {who + " is stopped by a signal", format("kill -CONT %d", static_cast<int>(store)),
-        "its state is kept in shared memory; it did not end by itself and was killed: " + who}) {
+        "its state is kept in shared memory; late to end was " + who}) {
     EXPECT_NE(stop.output.find(part), std::string::npos) << part << "\n" << stop.output;
   }
   const CommandResult run = job.wait(30);
@@ -183,6 +184,15 @@ TEST(Surroundings, ToolsAndTrainersWithoutStandardDescriptorsPutNullInTheirPlace
     kill(tool, SIGKILL);
     waitpid(tool, nullptr, 0);
   }
+  // It waits for what its launcher has to say.
+  int control[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, control), 0);
+  const pid_t floor =
+      start_closed({"optlease-floor", "--control-fd", std::to_string(control[0])}, job.directory());
+  EXPECT_TRUE(comes_to_have_null_descriptors(floor));
+  kill(floor, SIGKILL);
+  waitpid(floor, nullptr, 0);
+  for (const int fd : control) close(fd);
   // A trainer waits for the plan of a job that is only just being started.
   const std::string starting = job.directory() + "/optlease/starting-" + job.name();
   ASSERT_TRUE(fs::create_directory(starting));
