@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bin=build/release/bin
 reports=build/quickstart
-programs=(optlease optlease-host-store optlease-gpu-actor optlease-trainer optlease-monitor)
+programs=(optlease optlease-host-store optlease-gpu-actor optlease-trainer optlease-monitor optlease-floor)
 
 echo "[1/4] packages"
 bash tests/install_dependencies.sh --programs
