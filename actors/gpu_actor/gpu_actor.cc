@@ -22,6 +22,7 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
+constexpr uint32_t kGroupsFailedMax = 50;
 
 }  // namespace
 
@@ -278,8 +279,16 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     if (outcome.group_epoch != machine_->group_epoch()) return;  // a group that is gone anyway
     log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch),
              outcome.status.text().c_str());
+    // A peer's death breaks a group or two. What goes on is this process's own trouble, such as no
+    // memory for a connection: it ends, so that the launcher's restart policy counts it.
+    if (++groups_failed_ == kGroupsFailedMax) {
+      return end(exit_code_for(outcome.status),
+                 format("%u groups in a row had no working collectives; the last: %s",
+                        kGroupsFailedMax, outcome.status.text().c_str()));
+    }
     return reattach("the group's collectives failed");
   }
+  groups_failed_ = 0;
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
     computed_ = outcome.record;
     sums_ = outcome.sums;

@@ -132,6 +132,7 @@ class GpuActor final : public PipelinePort {
   std::optional<SumsDigest> sums_;       // of the shards, as this incarnation made or found them
   std::optional<SumsCheck> sums_check_;  // of what another incarnation left, under way
   StepOverrides overrides_;
+  uint32_t groups_failed_ = 0;  // in a row, since a collective last worked
   Step save_wanted_ =
       kNoStep;  // the committed step as of which the store wants resident slots saved
   std::optional<ExitCode> exit_code_;

@@ -64,12 +64,7 @@ class Monitor {
     while (state_.ranks_heard() < state_.ranks().size() && !deadline.passed() && !interrupted()) {
       if (const Status status = step(deadline.remaining_ms(kPollMs)); !status) return fail(status);
     }
-    if (state_.ranks_heard() == 0) {
-      std::fprintf(
-          err_, "optlease-monitor: no actor of job %s answered within %d ms; is it running? (%s)\n",
-          options_.job.c_str(), options_.timeout_ms, directory_.path().c_str());
-      return ExitCode::kNotRunning;
-    }
+    if (state_.ranks_heard() == 0) return say_silent();
     if (options_.json) {
       screen_.line(snapshot_json());
     } else {
@@ -81,6 +76,7 @@ class Monitor {
   ExitCode follow() {
     int64_t next_draw_ms = 0;
     int64_t next_life_ms = 0;
+    const Deadline first_words = Deadline::after_ms(options_.timeout_ms);
     while (!interrupted()) {
       const int64_t before_ms = now_ms();
       const int64_t wake_ms = std::max<int64_t>(next_draw_ms - before_ms, 0);
@@ -97,6 +93,9 @@ class Monitor {
       if (now < next_life_ms) continue;
       next_life_ms = now + kLifeCheckMs;
       if (has_ended()) return say_ended();
+      // The run directory of a job that failed or was killed stays: nobody will ever answer there.
+      const bool nobody = state_.ranks_heard() == 0 && !is_listening(directory_.launcher_socket());
+      if (nobody && first_words.passed()) return say_silent();
     }
     return ExitCode::kOk;
   }
@@ -135,6 +134,13 @@ class Monitor {
   bool has_ended() {
     return life_.ended(::access(directory_.job_file().c_str(), F_OK) == 0,
                        is_listening(directory_.launcher_socket()));
+  }
+
+  ExitCode say_silent() {
+    std::fprintf(
+        err_, "optlease-monitor: no actor of job %s answered within %d ms; is it running? (%s)\n",
+        options_.job.c_str(), options_.timeout_ms, directory_.path().c_str());
+    return ExitCode::kNotRunning;
   }
 
   ExitCode say_ended() {

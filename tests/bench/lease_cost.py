@@ -37,7 +37,8 @@ class Job:
         with open(path, "w", encoding="utf-8") as config:
             config.write(text + rehearsals)
         self.name = "lease-cost-%d" % os.getpid()
-        settings = dict(settings, **{"job.name": '"%s"' % self.name})
+        settings = dict(settings, **{"job.name": '"%s"' % self.name,
+                                     "gradients.nonfinite_steps": "[]"})  # a skipped step is none
         command = [self.optlease, "run", path, "--fresh", "--report", self.report]
         for key, value in settings.items():
             command += ["--set", "%s=%s" % (key, value)]
@@ -129,6 +130,8 @@ def restart(args):
                        "recovery_seconds": [each["recovery_seconds"]
                                             for each in report["restarts"]],
                        "state_digest": report["state_digest"]}
+    if not found["killed"]["recovery_seconds"]:
+        raise SystemExit("lease_cost: rank 1 was not killed")
     found["digests_equal"] = (found["killed"]["state_digest"] ==
                               found["undisturbed"]["state_digest"])
     return found
