@@ -244,6 +244,21 @@ TEST_F(LiveJob, ARefusedRunReplacesTheReportOfAnEarlierOne) {
             static_cast<int>(ExitCode::kUsage));
 }
 
+// Its run directory stays, and nobody will ever answer there.
+TEST(Command, MonitorOfAJobThatIsDeadSaysSoAndEnds) {
+  SystemJob job("dead");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=60000"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(2));
+  kill(job.launcher_pid(), SIGKILL);
+  job.wait(30);
+  const CommandResult followed = job.command({"monitor", "{job}", "--timeout-ms", "500"});
+  EXPECT_FALSE(followed.timed_out);
+  EXPECT_EQ(followed.exit_code, static_cast<int>(ExitCode::kNotRunning)) << followed.output;
+  EXPECT_NE(followed.output.find("is it running?"), std::string::npos) << followed.output;
+  EXPECT_EQ(job.command({"clean", "{job}", "--include-kept"}).exit_code, 0);
+}
+
 TEST(Command, PlanStartsNothingAndPrintsTheContract) {
   SystemJob job("plan");
   const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/synthetic.toml";
