@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Whole jobs on a GPU against the same jobs on the CPU: equal digests, undisturbed and killed.
-#   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N]
-# --bin: the folder of built programs (optlease, optlease-host-store, ...). One GPU is enough: one
-# rank. Ends with 0 when every job ended as it should, with 14 at once where there is no GPU; leaves
+#   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N] [--part all|whole|split]
+# --bin: the folder of built programs (optlease, optlease-host-store, ...). --part: jobs that offload
+# everything, those that keep a part on the device, or all. One GPU is enough: one rank. Ends with 0 when every job ended as it should, with 14 at once where there is no GPU; leaves
 # nothing behind.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 configs=$here/../../configs
-bin= elements=16000000 steps=300 kills=4 seed=$(date +%s)
+bin= elements=16000000 steps=300 kills=4 seed=$(date +%s) part=all
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$2 ;;
@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
     --steps) steps=$2 ;;
     --kills) kills=$2 ;;
     --seed) seed=$2 ;;
+    --part) part=$2 ;;
     *) echo "jobs.sh: unknown argument $1" >&2; exit 2 ;;
   esac
   shift 2
@@ -102,15 +103,9 @@ killed() {
 
 say "seed $seed, $elements elements, $steps steps"
 sized=(--set model.elements="$elements" --set job.steps="$steps")
-for dtypes in BF16:BF16 F32:F32 F16:BF16; do
-  types=(--set model.param_dtype="${dtypes%:*}" --set model.grad_dtype="${dtypes#*:}")
-  name=${dtypes/:/-}
-  run "cpu-$name" cuda.toml --set ranks.device=cpu "${sized[@]}" "${types[@]}" ||
-    fail "cpu-$name ended with code $?"
-  run "cuda-$name" cuda.toml "${sized[@]}" "${types[@]}" || fail "cuda-$name ended with code $?"
-  same "cuda-$name" "$(digest_of "$work/cpu-$name.json")"
-done
-oracle=$(digest_of "$work/cpu-BF16-BF16.json")
+bf16=(--set model.param_dtype=BF16 --set model.grad_dtype=BF16)
+run cpu cuda.toml --set ranks.device=cpu "${sized[@]}" "${bf16[@]}" || fail "cpu ended with code $?"
+oracle=$(digest_of "$work/cpu.json")
 
 phases=(before_lease copy_in update copy_out before_commit after_commit between_steps prepared answered)
 rehearsals=
@@ -118,61 +113,79 @@ for i in "${!phases[@]}"; do
   rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"
 done
 rehearsals+='{role="host_store",step=30,phase="before_commit"}'
-run actor-kills cuda.toml "${sized[@]}" --set "rehearse=[$rehearsals]" ||
-  fail "actor-kills ended with code $?"
-same actor-kills "$oracle"
 
-killed launcher-kills launcher "$oracle"
-killed node-kills all "$oracle" --set gradients.durable=true
+whole_jobs() {
+  run cuda cuda.toml "${sized[@]}" "${bf16[@]}" || fail "cuda ended with code $?"
+  same cuda "$oracle"
+  local dtypes types name
+  for dtypes in F32:F32 F16:BF16; do
+    types=(--set model.param_dtype="${dtypes%:*}" --set model.grad_dtype="${dtypes#*:}")
+    name=${dtypes/:/-}
+    run "cpu-$name" cuda.toml --set ranks.device=cpu "${sized[@]}" "${types[@]}" ||
+      fail "cpu-$name ended with code $?"
+    run "cuda-$name" cuda.toml "${sized[@]}" "${types[@]}" || fail "cuda-$name ended with code $?"
+    same "cuda-$name" "$(digest_of "$work/cpu-$name.json")"
+  done
 
-# A part of the state stays on the device: the digest of the CPU job that offloads everything, also under kills.
-splits=("optimizer.main=bf16+remainder" "offload.fraction=0" "offload.fraction=0.3" "optimizer.main=bf16+remainder offload.fraction=0.5")
-for i in "${!splits[@]}"; do
-  split=()
-  for word in ${splits[$i]}; do split+=(--set "$word"); done
-  run "cpu-split$i" cuda.toml --set ranks.device=cpu "${sized[@]}" "${split[@]}" || fail "cpu-split$i ended with code $?"
-  same "cpu-split$i" "$oracle"
-  run "cuda-split$i" cuda.toml "${sized[@]}" "${split[@]}" || fail "cuda-split$i ended with code $?"
-  same "cuda-split$i" "$oracle"
-  run "kills-split$i" cuda.toml "${sized[@]}" "${split[@]}" --set "rehearse=[$rehearsals]" ||
-    fail "kills-split$i ended with code $?"
-  same "kills-split$i" "$oracle"
-done
-killed launcher-kills-split launcher "$oracle" --set "optimizer.main=bf16+remainder" --set offload.fraction=0.7
+  run actor-kills cuda.toml "${sized[@]}" --set "rehearse=[$rehearsals]" ||
+    fail "actor-kills ended with code $?"
+  same actor-kills "$oracle"
 
-# A hold of a running job: the actor saves its resident slots first.
-"$bin/optlease" run "$configs/cuda.toml" --quiet --report "$work/hold-split.json" --set job.name=hold-split \
-  --set ranks.world_size=1 "${sized[@]}" --set offload.fraction=0.6 > "$work/hold-split.log" 2>&1 &
-launcher=$!
-digests=0
-while kill -0 "$launcher" 2> /dev/null; do
-  "$bin/optlease" digest hold-split > "$work/hold-split.digest" 2> /dev/null && digests=$((digests + 1))
-  sleep 0.5
-done
-wait "$launcher" || fail "hold-split ended with code $?"
-say "hold-split: $digests digests of the running job"
-[ "$digests" -gt 0 ] || fail "hold-split: no digest of the running job"
-same hold-split "$oracle"
+  killed launcher-kills launcher "$oracle"
+  killed node-kills all "$oracle" --set gradients.durable=true
 
-# All killed at one instant: what stayed on the device is lost, and the resumed job says so.
-"$bin/optlease" run "$configs/cuda.toml" --quiet --set job.name=lost-split --set ranks.world_size=1 "${sized[@]}" \
-  --set offload.fraction=0.6 > "$work/lost-split.log" 2>&1 &
-launcher=$!
-sleep 4
-# shellcheck disable=SC2046
-kill -KILL "$launcher" $(pgrep -P "$launcher") 2> /dev/null
-wait "$launcher" 2> /dev/null
-"$bin/optlease" run "$configs/cuda.toml" --resume --quiet --set job.name=lost-split --set ranks.world_size=1 \
-  "${sized[@]}" --set offload.fraction=0.6 >> "$work/lost-split.log" 2>&1
-code=$?
-[ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
-cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null | grep -q "from a checkpoint" ||
-  fail "lost-split: no words about what is lost"
-"$bin/optlease" clean lost-split > /dev/null 2>&1
+  run trainer-cpu quickstart.toml || fail "trainer-cpu ended with code $?"
+  run trainer-cuda quickstart.toml --set ranks.device=cuda || fail "trainer-cuda ended with code $?"
+  same trainer-cuda "$(digest_of "$work/trainer-cpu.json")"
+}
 
-run trainer-cpu quickstart.toml || fail "trainer-cpu ended with code $?"
-run trainer-cuda quickstart.toml --set ranks.device=cuda || fail "trainer-cuda ended with code $?"
-same trainer-cuda "$(digest_of "$work/trainer-cpu.json")"
+split_jobs() {
+  local i split word launcher digests code
+  # A part of the state stays on the device: the digest of the CPU job that offloads everything, also under kills.
+  splits=("optimizer.main=bf16+remainder" "offload.fraction=0" "offload.fraction=0.3" "optimizer.main=bf16+remainder offload.fraction=0.5")
+  for i in "${!splits[@]}"; do
+    split=()
+    for word in ${splits[$i]}; do split+=(--set "$word"); done
+    run "cuda-split$i" cuda.toml "${sized[@]}" "${split[@]}" || fail "cuda-split$i ended with code $?"
+    same "cuda-split$i" "$oracle"
+    run "kills-split$i" cuda.toml "${sized[@]}" "${split[@]}" --set "rehearse=[$rehearsals]" ||
+      fail "kills-split$i ended with code $?"
+    same "kills-split$i" "$oracle"
+  done
+  killed launcher-kills-split launcher "$oracle" --set "optimizer.main=bf16+remainder" --set offload.fraction=0.7
 
+  # A hold of a running job: the actor saves its resident slots first.
+  "$bin/optlease" run "$configs/cuda.toml" --quiet --report "$work/hold-split.json" --set job.name=hold-split \
+    --set ranks.world_size=1 "${sized[@]}" --set offload.fraction=0.6 > "$work/hold-split.log" 2>&1 &
+  launcher=$!
+  digests=0
+  while kill -0 "$launcher" 2> /dev/null; do
+    "$bin/optlease" digest hold-split > "$work/hold-split.digest" 2> /dev/null && digests=$((digests + 1))
+    sleep 0.5
+  done
+  wait "$launcher" || fail "hold-split ended with code $?"
+  say "hold-split: $digests digests of the running job"
+  [ "$digests" -gt 0 ] || fail "hold-split: no digest of the running job"
+  same hold-split "$oracle"
+
+  # All killed at one instant: what stayed on the device is lost, and the resumed job says so.
+  "$bin/optlease" run "$configs/cuda.toml" --quiet --set job.name=lost-split --set ranks.world_size=1 "${sized[@]}" \
+    --set offload.fraction=0.6 > "$work/lost-split.log" 2>&1 &
+  launcher=$!
+  sleep 4
+  # shellcheck disable=SC2046
+  kill -KILL "$launcher" $(pgrep -P "$launcher") 2> /dev/null
+  wait "$launcher" 2> /dev/null
+  "$bin/optlease" run "$configs/cuda.toml" --resume --quiet --set job.name=lost-split --set ranks.world_size=1 \
+    "${sized[@]}" --set offload.fraction=0.6 >> "$work/lost-split.log" 2>&1
+  code=$?
+  [ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
+  cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null | grep -q "from a checkpoint" ||
+    fail "lost-split: no words about what is lost"
+  "$bin/optlease" clean lost-split > /dev/null 2>&1
+}
+
+[ "$part" = split ] || whole_jobs
+[ "$part" = whole ] || split_jobs
 [ "$failed" -eq 0 ] && say "all jobs ended as they should" || say "$failed failed"
 [ "$failed" -eq 0 ]
