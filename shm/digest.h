@@ -1,6 +1,6 @@
 // One name for a job's whole state: XXH3-128 over logical elements, so that two jobs with the same
 // values at the same versions have the same digest, whatever their world, chunk or window size.
-// Used by the launcher's digest and verify commands, the trainer's checks and the tests. Streams:
+// Used by the launcher (`optlease digest`, the report) and the tests. Streams:
 // its memory does not grow with the state. The store must hold still meanwhile (element_reader.h).
 #pragma once
 

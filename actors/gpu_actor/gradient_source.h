@@ -1,6 +1,6 @@
 // Gradients that come from no trainer: synthetic (from a counter-based generator) or replayed from
 // a safetensors file a step. Used by the GPU actor to fill its rank's gradient buffers before it
-// says that a step is ready, and by tools that recompute a run. Knows nothing of steps' states.
+// says that a step is ready. Knows nothing of steps' states.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Every limit of the system in one place, with the relations between them checked at compile time.
+// The limits that several folders build on, with the relations between them checked at compile
+// time. One that a single header's format sets (vault.h, messages.h) stands there.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Whole jobs on a GPU against the same jobs on the CPU: equal digests, undisturbed and killed.
-#   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N] [--part all|whole|split]
-# --bin: the folder of built programs (optlease, optlease-host-store, ...). --part: jobs that offload
-# everything, those that keep a part on the device, or all. One GPU is enough: one rank. Ends with 0 when every job ended as it should, with 14 at once where there is no GPU; leaves
+#   tests/gpu/jobs.sh --bin DIR [--elements N] [--steps N] [--kills N] [--seed N]
+#                     [--part all|whole|split]
+# --bin: the folder of built programs (optlease, optlease-host-store, ...). --part: jobs that
+# offload everything, those that keep a part on the device, or all. One GPU is enough: one rank.
+# Ends with 0 when every job ended as it should, with 14 at once where there is no GPU; leaves
 # nothing behind.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -45,7 +47,9 @@ same() {
   local got
   got=$(digest_of "$work/$1.json")
   if [ -n "$got" ] && [ "$got" = "$2" ]; then
-    grep -q '"status": "passed"' "$work/$1.json" || fail "$1: right digest, but its report did not pass: $(tr -d '\n' < "$work/$1.json" | grep -o '"detail": "[^"]*", *"name": "[^"]*", *"passed": false')"
+    grep -q '"status": "passed"' "$work/$1.json" ||
+      fail "$1: right digest, but its report did not pass: $(tr -d '\n' < "$work/$1.json" |
+        grep -o '"detail": "[^"]*", *"name": "[^"]*", *"passed": false')"
     say "$1: digest $got"
     return
   fi
@@ -57,7 +61,8 @@ same() {
 until_it_steps() {
   local first= now
   while kill -0 "$2" 2> /dev/null; do
-    now=$("$bin/optlease" status "$1" --json 2> /dev/null | sed -n 's/.*"step_committed": *\([0-9]*\).*/\1/p' | head -1)
+    now=$("$bin/optlease" status "$1" --json 2> /dev/null |
+      sed -n 's/.*"step_committed": *\([0-9]*\).*/\1/p' | head -1)
     [ -n "$now" ] && [ -n "$first" ] && [ "$now" -gt "$first" ] && return
     [ -n "$first" ] || first=$now
     sleep 0.05
@@ -107,12 +112,15 @@ bf16=(--set model.param_dtype=BF16 --set model.grad_dtype=BF16)
 run cpu cuda.toml --set ranks.device=cpu "${sized[@]}" "${bf16[@]}" || fail "cpu ended with code $?"
 oracle=$(digest_of "$work/cpu.json")
 
-phases=(before_lease copy_in update copy_out before_commit after_commit between_steps prepared answered)
+phases=(before_lease copy_in update copy_out before_commit after_commit between_steps)
+phases+=(prepared answered)
 rehearsals=
 for i in "${!phases[@]}"; do
   rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"
 done
 rehearsals+='{role="host_store",step=30,phase="before_commit"}'
+both='{role="trainer",step=10,phase="update"},{role="trainer",step=20,phase="copy_out"},'
+both+='{role="gpu_actor",step=20,phase="copy_out"}'
 
 whole_jobs() {
   run cuda cuda.toml "${sized[@]}" "${bf16[@]}" || fail "cuda ended with code $?"
@@ -137,30 +145,38 @@ whole_jobs() {
   run trainer-cpu quickstart.toml || fail "trainer-cpu ended with code $?"
   run trainer-cuda quickstart.toml --set ranks.device=cuda || fail "trainer-cuda ended with code $?"
   same trainer-cuda "$(digest_of "$work/trainer-cpu.json")"
+  # The trainer alone, then it and the actor at once: parameters and gradients outlive both.
+  run trainer-kills quickstart.toml --set ranks.device=cuda --set "rehearse=[$both]" ||
+    fail "trainer-kills ended with code $?"
+  same trainer-kills "$(digest_of "$work/trainer-cpu.json")"
 }
 
 split_jobs() {
-  local i split word launcher digests code
-  # A part of the state stays on the device: the digest of the CPU job that offloads everything, also under kills.
-  splits=("optimizer.main=bf16+remainder" "offload.fraction=0" "offload.fraction=0.3" "optimizer.main=bf16+remainder offload.fraction=0.5")
+  local i split splits word launcher digests lost code
+  # A part of the state stays on the device: the digest of the CPU job that offloads everything,
+  # also under kills.
+  splits=("optimizer.main=bf16+remainder" "offload.fraction=0" "offload.fraction=0.3")
+  splits+=("optimizer.main=bf16+remainder offload.fraction=0.5")
   for i in "${!splits[@]}"; do
     split=()
     for word in ${splits[$i]}; do split+=(--set "$word"); done
-    run "cuda-split$i" cuda.toml "${sized[@]}" "${split[@]}" || fail "cuda-split$i ended with code $?"
+    run "cuda-split$i" cuda.toml "${sized[@]}" "${split[@]}" ||
+      fail "cuda-split$i ended with code $?"
     same "cuda-split$i" "$oracle"
     run "kills-split$i" cuda.toml "${sized[@]}" "${split[@]}" --set "rehearse=[$rehearsals]" ||
       fail "kills-split$i ended with code $?"
     same "kills-split$i" "$oracle"
   done
-  killed launcher-kills-split launcher "$oracle" --set "optimizer.main=bf16+remainder" --set offload.fraction=0.7
+  killed launcher-kills-split launcher "$oracle" --set "optimizer.main=bf16+remainder" \
+    --set offload.fraction=0.7
 
   # A hold of a running job: the actor saves its resident slots first.
-  "$bin/optlease" run "$configs/cuda.toml" --quiet --report "$work/hold-split.json" --set job.name=hold-split \
-    --set ranks.world_size=1 "${sized[@]}" --set offload.fraction=0.6 > "$work/hold-split.log" 2>&1 &
+  run hold-split cuda.toml "${sized[@]}" --set offload.fraction=0.6 &
   launcher=$!
   digests=0
   while kill -0 "$launcher" 2> /dev/null; do
-    "$bin/optlease" digest hold-split > "$work/hold-split.digest" 2> /dev/null && digests=$((digests + 1))
+    "$bin/optlease" digest hold-split > "$work/hold-split.digest" 2> /dev/null &&
+      digests=$((digests + 1))
     sleep 0.5
   done
   wait "$launcher" || fail "hold-split ended with code $?"
@@ -169,18 +185,20 @@ split_jobs() {
   same hold-split "$oracle"
 
   # All killed at one instant: what stayed on the device is lost, and the resumed job says so.
-  "$bin/optlease" run "$configs/cuda.toml" --quiet --set job.name=lost-split --set ranks.world_size=1 "${sized[@]}" \
-    --set offload.fraction=0.6 > "$work/lost-split.log" 2>&1 &
+  lost=(--set job.name=lost-split --set ranks.world_size=1 "${sized[@]}")
+  lost+=(--set offload.fraction=0.6)
+  "$bin/optlease" run "$configs/cuda.toml" --quiet "${lost[@]}" > "$work/lost-split.log" 2>&1 &
   launcher=$!
-  sleep 4
+  until_it_steps lost-split "$launcher"
   # shellcheck disable=SC2046
   kill -KILL "$launcher" $(pgrep -P "$launcher") 2> /dev/null
   wait "$launcher" 2> /dev/null
-  "$bin/optlease" run "$configs/cuda.toml" --resume --quiet --set job.name=lost-split --set ranks.world_size=1 \
-    "${sized[@]}" --set offload.fraction=0.6 >> "$work/lost-split.log" 2>&1
+  "$bin/optlease" run "$configs/cuda.toml" --resume --quiet "${lost[@]}" \
+    >> "$work/lost-split.log" 2>&1
   code=$?
   [ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
-  cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null | grep -q "from a checkpoint" ||
+  cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null |
+    grep -q "from a checkpoint" ||
     fail "lost-split: no words about what is lost"
   "$bin/optlease" clean lost-split > /dev/null 2>&1
 }

@@ -24,6 +24,9 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+# shellcheck source=tests/gpu/require_gpu.sh
+. "$here/require_gpu.sh"
+[ "$device" != cuda ] || require_gpu recovery.sh
 [ -x "$bin/optlease" ] || { echo "recovery.sh: no program $bin/optlease; give --bin" >&2; exit 2; }
 RANDOM=$((seed % 32768))
 work=$(mktemp -d /tmp/optlease-recovery-XXXXXX)
@@ -103,7 +106,8 @@ one_kill() {
     die "kill $1: the job ended before a commit was seen; give more --steps"
   times+=($(($(now_ms) - killed)))
   say "kill $1 (pid $pid): first commit ${times[-1]} ms after SIGKILL;" \
-    "the launcher's: $(grep 'gpu_actor 0 recovered' "$work/recovery.log" | tail -1 | sed 's/.*recovered: //')"
+    "the launcher's: $(grep 'gpu_actor 0 recovered' "$work/recovery.log" | tail -1 |
+      sed 's/.*recovered: //')"
   say "  its successor $(grep -h '] started: ' "$work"/optlease/recovery/*actor*.log 2> /dev/null |
     tail -1 | sed 's/.*\] //')"
 }
@@ -117,5 +121,5 @@ got=$(digest_of "$work/recovery.json")
 [ -n "$got" ] && [ "$got" = "$oracle" ] || die "digest '$got', undisturbed '$oracle'"
 say "digest equal: $got"
 mapfile -t sorted < <(printf '%s\n' "${times[@]}" | sort -n)
-say "SIGKILL to first commit, ms: ${sorted[*]}; median ${sorted[$((kills / 2))]}, worst ${sorted[-1]}" \
-  "(bars: median 1000, worst 2000)"
+say "SIGKILL to first commit, ms: ${sorted[*]}; median ${sorted[$((kills / 2))]}," \
+  "worst ${sorted[-1]} (bars: median 1000, worst 2000)"

@@ -1,5 +1,6 @@
-# Sourced by the scripts of this folder: ends the script in words, with the exit code of the programs
-# for it, where no GPU can be seen. Looks for device files and asks no driver, which may hang.
+# Sourced by the scripts of this folder: ends the script in words, with the exit code of the
+# programs for it, where no GPU can be seen. Looks for device files and asks no driver, which may
+# hang.
 #   require_gpu SCRIPT_NAME
 require_gpu() {
   compgen -G '/dev/nvidia[0-9]*' > /dev/null && return

@@ -1,30 +1,43 @@
 #!/usr/bin/env bash
-# Runs every GPU test program, then `optlease bench` in several shapes, and writes one report (the
-# figures of each bench in full beside it: REPORT.NAME.json).
-#   tests/gpu/run.sh [--bin DIR] [--report FILE] [--quick] [--no-bench]
-# --bin: the folder of built programs; without it they are built first, into build/gpu. --quick: the
-# benchmarks on 64 Mi parameters. Ends with 0 when every test program that is there has passed, with
-# 14 at once where there is no GPU.
+# Everything that needs a GPU, into one report (the figures of each bench in full beside it:
+# REPORT.NAME.json).
+#   tests/gpu/run.sh [--bin DIR] [--report FILE] [--parts LIST] [--quick]
+# --bin: the folder of built programs; without it they are built first, into build/gpu.
+# --parts: which, with commas between them; all by default:
+#   tests      every gtest program of this folder
+#   sanitizer  compute-sanitizer (memcheck, racecheck, initcheck) on their small cases
+#   jobs       whole jobs against the CPU device's digests, killed and not (jobs.sh)
+#   recovery   SIGKILL of the actor to the first new commit (recovery.sh)
+#   share      uneven shards on two GPUs (share.sh); skipped where there is one
+#   bench      `optlease bench` in several shapes
+# --quick: tests and benches alone, the benches on 64 Mi parameters.
+# Ends with 0 when all that ran has passed, with 14 at once where there is no GPU.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=
 report=gpu-report.txt
 params=512
-bench=yes
+parts=tests,sanitizer,jobs,recovery,share,bench
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$2; shift 2 ;;
     --report) report=$2; shift 2 ;;
-    --quick) params=64; shift ;;
-    --no-bench) bench=no; shift ;;
+    --parts) parts=$2; shift 2 ;;
+    --quick) parts=tests,bench; params=64; shift ;;
     *) echo "run.sh: unknown argument $1" >&2; exit 2 ;;
+  esac
+done
+for part in ${parts//,/ }; do
+  case $part in
+    tests|sanitizer|jobs|recovery|share|bench) ;;
+    *) echo "run.sh: unknown part $part; see the head of this script" >&2; exit 2 ;;
   esac
 done
 
 # shellcheck source=tests/gpu/require_gpu.sh
 . "$here/require_gpu.sh"
 require_gpu run.sh
-tests="gpu_reduce_test gpu_device_test gpu_pipeline_test memory_test gpu_collectives_test"
+programs="gpu_reduce_test gpu_device_test gpu_pipeline_test memory_test gpu_collectives_test"
 if [ -z "$bin" ]; then
   build=$here/../../build/gpu
   cmake -S "$here/../.." -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release &&
@@ -34,6 +47,8 @@ fi
 
 : > "$report" || exit 1
 say() { echo "$*" | tee -a "$report"; }
+wants() { [[ ,$parts, == *",$1,"* ]]; }
+gpus=$(nvidia-smi -L 2> /dev/null | wc -l)
 say "GPU report, $(date -u +%Y-%m-%dT%H:%M:%SZ), $(uname -sr), $(nproc) CPUs"
 if command -v nvidia-smi > /dev/null; then
   nvidia-smi --query-gpu=index,name,driver_version,pcie.link.gen.current,pcie.link.width.current \
@@ -43,22 +58,60 @@ df -h /dev/shm 2>&1 | tee -a "$report"
 
 failed=0
 ran=0
-for program in $tests; do
-  if [ ! -x "$bin/$program" ]; then
-    say "== $program: not built"
-    continue
-  fi
-  say "== $program"
+# step NAME LIMIT_SECONDS COMMAND...: its output goes to the report, its exit code is counted.
+step() {
+  local name=$1 limit=$2 begun code
+  shift 2
+  say "== $name"
   begun=$(date +%s)
-  timeout 300 "$bin/$program" --gtest_brief=1 2>&1 | tee -a "$report"
+  timeout "$limit" "$@" 2>&1 | tee -a "$report"
   code=${PIPESTATUS[0]}
   ran=$((ran + 1))
   [ "$code" -eq 0 ] || failed=$((failed + 1))
-  say "== $program: exit code $code, $(($(date +%s) - begun)) s"
-done
+  say "== $name: exit code $code, $(($(date +%s) - begun)) s"
+}
 
-# bench NAME [argument...]: one run of `optlease bench`, in words in the report and as JSON beside it.
-# Measured after the tests: its figures are judged by people.
+if wants tests; then
+  for program in $programs; do
+    if [ -x "$bin/$program" ]; then
+      step "$program" 300 "$bin/$program" --gtest_brief=1
+    else
+      say "== $program: not built"
+    fi
+  done
+fi
+
+# sanitized TOOL PROGRAM FILTER: cases of some ten thousand elements; large ones take hours there.
+sanitized() {
+  step "$1: $2 $3" 300 compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/$2" \
+    --gtest_brief=1 --gtest_filter="$3"
+}
+if wants sanitizer; then
+  if command -v compute-sanitizer > /dev/null; then
+    for tool in memcheck racecheck initcheck; do
+      sanitized "$tool" gpu_device_test 'GpuUpdate.*-*LargeChunk*'
+      sanitized "$tool" gpu_reduce_test 'GpuReduce.Sums*:GpuGradientMath.GivesTheStatisticsOfTheCpu'
+      sanitized "$tool" gpu_pipeline_test '*CommitsTheBytesThatTheCpuDeviceCommits/[13]'
+    done
+  else
+    say "== sanitizer: there is no compute-sanitizer on the PATH; it comes with the CUDA Toolkit"
+  fi
+fi
+wants jobs && step jobs.sh 1200 bash "$here/jobs.sh" --bin "$bin"
+wants recovery && step recovery.sh 600 bash "$here/recovery.sh" --bin "$bin"
+if wants share; then
+  if [ "$gpus" -ge 2 ]; then
+    step share.sh 600 bash "$here/share.sh" --bin "$bin"
+  else
+    say "== share.sh: skipped, it needs two GPUs"
+  fi
+fi
+
+figures='of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy'
+figures+='|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|cpu_seconds'
+figures+='|bounced_bytes|staging_bytes|device_bytes_beyond'
+# bench NAME [argument...]: one run of `optlease bench`, in words in the report and as JSON beside
+# it. Measured after the tests: its figures are judged by people.
 bench() {
   local name=$1 code
   shift
@@ -72,11 +125,10 @@ bench() {
     say "== exit code $code"
     return
   fi
-  grep -E '"(of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|cpu_seconds|bounced_bytes|staging_bytes|device_bytes_beyond)"' \
-    "$report.$name.json" | tee -a "$report"
+  grep -E "\"($figures)\"" "$report.$name.json" | tee -a "$report"
 }
 
-if [ "$bench" = yes ] && [ -x "$bin/optlease" ] && [ -x "$bin/optlease-floor" ]; then
+if wants bench && [ -x "$bin/optlease" ] && [ -x "$bin/optlease-floor" ]; then
   bench main --parameters "${params}Mi"
   bench remainder --parameters "${params}Mi" --set optimizer.main=bf16+remainder
   bench half --parameters "${params}Mi" --set offload.fraction=0.5
@@ -88,9 +140,7 @@ if [ "$bench" = yes ] && [ -x "$bin/optlease" ] && [ -x "$bin/optlease-floor" ];
   for size in 1Ki 1Mi 64Mi; do
     bench "size-$size" --parameters "$size" --steps 20
   done
-  if [ "$(nvidia-smi -L 2> /dev/null | wc -l)" -ge 2 ]; then
-    bench two-gpus --parameters "${params}Mi" --world-size 2
-  fi
+  [ "$gpus" -ge 2 ] && bench two-gpus --parameters "${params}Mi" --world-size 2
 fi
 say "$((ran - failed)) passed, $failed failed"
 [ "$ran" -gt 0 ] && [ "$failed" -eq 0 ]

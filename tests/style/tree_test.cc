@@ -190,7 +190,6 @@ TEST(Tree, NoFileNamesAPlaceThatUsersDoNotHave) {
   }
 }
 
-// Pages are part of the product: what they link to is there, and nothing is left to be filled in.
 // The example trainer alone knows nothing but the C interface, which does so where it attaches.
 TEST(Tree, EveryProgramPreparesItsDescriptorsFirst) {
   size_t programs = 0;
@@ -207,6 +206,7 @@ TEST(Tree, EveryProgramPreparesItsDescriptorsFirst) {
   EXPECT_GE(programs, 5u) << "the programs were not found";
 }
 
+// Pages are part of the product: what they link to is there, and nothing is left to be filled in.
 TEST(Tree, EveryRelativeLinkOfAPageResolves) {
   auto pages = files_with({".md"});
   pages.push_back(kRoot / "README.md");
