@@ -1,6 +1,7 @@
 // The moments of a step that others may care for: rehearsed kills, and what is counted at its end.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/clock.h"
@@ -68,18 +69,26 @@ bool GpuActor::keeps_last_commit(Step step) {
   return now_ms() - keeps_commit_since_ms_ < kKeepCommitMsMax;
 }
 
+// All that are due at this moment; one that ends this process comes last, or the others were lost.
 void GpuActor::at_phase(RehearsePhase phase, Step step) {
-  for (size_t i = 0; i < rehearsals_left_.size(); ++i) {
-    const uint32_t index = rehearsals_left_[i];
-    if (!is_rehearsed_here(index, phase, step)) continue;
-    rehearsals_left_.erase(rehearsals_left_.begin() + static_cast<std::ptrdiff_t>(i));
+  std::vector<uint32_t> due;
+  for (const uint32_t index : rehearsals_left_) {
+    if (is_rehearsed_here(index, phase, step)) due.push_back(index);
+  }
+  if (due.empty()) return;
+  std::stable_partition(due.begin(), due.end(), [&](uint32_t index) {
+    const Rehearsal& what = plan_.rehearsals[index];
+    return what.role != Role::kGpuActor || what.rank != rank_.value;
+  });
+  // The loop stands still meanwhile: neither lease nor heartbeat may run out.
+  const uint64_t until_ms = now_ms() + std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
+                                                 plan_.restart.heartbeat_timeout_ms / 2});
+  for (const uint32_t index : due) {
+    std::erase(rehearsals_left_, index);
     log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
-    // The loop stands still meanwhile: neither lease nor heartbeat may run out.
-    const uint64_t wait_ms = std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
-                                       plan_.restart.heartbeat_timeout_ms / 2});
-    const Status done = lifeline_.rehearse(index, static_cast<int>(wait_ms));
+    const uint64_t left_ms = until_ms - std::min(until_ms, now_ms());
+    const Status done = lifeline_.rehearse(index, static_cast<int>(left_ms));
     if (!done.is_ok()) log_warn("rehearsal %u: %s", index, done.text().c_str());
-    return;
   }
 }
 

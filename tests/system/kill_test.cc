@@ -105,9 +105,13 @@ TEST(Kill, TrainerAndActorOfOneRankTogether) {
   job.rehearse("gpu_actor", 0, 10, "update", 0);
   job.rehearse("host_store", 0, 20, "before_commit", 0);
   job.rehearse("gpu_actor", 1, 20, "after_commit", 1);
+  // Of one moment all happen, whatever their order: also the end of the actor that comes to it.
+  job.rehearse("gpu_actor", 0, 30, "between_steps", 0);
+  job.rehearse("trainer", 0, 30, "between_steps", 0);
+  job.rehearse("host_store", 0, 30, "between_steps", 0);
   const Json report = job.run();
   EXPECT_EQ(digest_of(report), oracle("quickstart.toml", kLanguage));
-  EXPECT_EQ(report["rehearsals"]["done"], 4);
+  EXPECT_EQ(report["rehearsals"]["done"], 7);
 }
 
 // Between its answer and its commit a step is known to trainers and not yet to the segment.
