@@ -159,6 +159,7 @@ TEST_F(CommandLine, AbsentFilesAndProgramsAreCodeFifteen) {
   EXPECT_EQ(outcome.code, 18) << outcome.output;
   EXPECT_NE(outcome.output.find(absent + " cannot be executed"), std::string::npos)
       << outcome.output;
+  EXPECT_EQ(run({"clean", job}).code, 0);
 }
 
 TEST_F(CommandLine, ToolsSayWhenAJobDoesNotRun) {
