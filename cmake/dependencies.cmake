@@ -4,6 +4,11 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Boost 1.74 REQUIRED)            # Interprocess: shm/segment.cc only
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)   # actors/wire/socket.cc only, through cppzmq
+# libzmq's own dependencies bring -isystem flags, which FindPkgConfig places differently when it
+# reads its cache: a second configure would change command lines and build anew. Its header needs
+# nothing of them.
+set_target_properties(PkgConfig::ZMQ PROPERTIES
+  INTERFACE_COMPILE_OPTIONS "" INTERFACE_INCLUDE_DIRECTORIES "${ZMQ_INCLUDEDIR}")
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)

@@ -104,18 +104,13 @@ void add_numa(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
     const auto node = static_cast<uint32_t>(*rank.numa_node);
     const auto arena =
         Segment::open(run.arena_segment(Rank(rank.rank)), Segment::Access::kReadOnly);
-    if (!arena) {
-      rank.numa_text = "where it lies is not known: " + arena.status().message();
-      continue;
-    }
-    const auto sample = sample_numa_pages(arena.value().data(), arena.value().bytes(), node);
-    if (!sample) {
-      rank.numa_text = "where it lies is not known: " + sample.status().message();
-      continue;
-    }
-    rank.numa_pages = sample.value().pages;
-    rank.numa_pages_elsewhere = sample.value().elsewhere;
-    rank.numa_text = numa_text(sample.value(), node);
+    const NumaFinding finding =
+        numa_finding(arena ? sample_numa_pages(arena.value().data(), arena.value().bytes(), node)
+                           : Result<NumaSample>(arena.status()),
+                     node);
+    rank.numa_pages = finding.sample.pages;
+    rank.numa_pages_elsewhere = finding.sample.elsewhere;
+    rank.numa_text = finding.text;
   }
 }
 
@@ -221,7 +216,7 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
     case Ending::kFatalExit:
       return static_cast<ExitCode>(core.ending_exit().code);
     case Ending::kSpawnFailed:
-      return trainer ? ExitCode::kTrainerFailed : ExitCode::kInternal;
+      return trainer ? ExitCode::kTrainerFailed : static_cast<ExitCode>(core.ending_exit().code);
     case Ending::kTrainersDisagree:
       return ExitCode::kTrainerFailed;
     case Ending::kStateWentBack:

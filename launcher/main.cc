@@ -47,7 +47,11 @@ ExitCode run(int argc, char** argv) {
     app.exit(asked);
     return ExitCode::kOk;
   } catch (const CLI::Error& error) {
-    std::fprintf(stderr, "optlease: %s; see optlease --help\n", error.what());
+    // The command that was understood before the error, if any.
+    const auto commands = app.get_subcommands();
+    const std::string program = commands.empty() ? "" : " " + commands.front()->get_name();
+    std::fprintf(stderr, "optlease%s: %s; see `optlease%s --help`\n", program.c_str(), error.what(),
+                 program.c_str());
     return ExitCode::kUsage;
   }
   const Status environment = optlease::check_environment();

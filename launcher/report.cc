@@ -179,9 +179,7 @@ std::string last_step_text(const RunReport& report) {
   std::string text = format("ended at step %lld of %lld, the last one committed",
                             static_cast<long long>(report.steps_committed),
                             static_cast<long long>(report.steps_wanted));
-  if (report.last_step_seconds) return text + format(", in %.4f s", *report.last_step_seconds);
-  if (report.step_seconds)
-    text += format("; half of all took %.4f s or less", report.step_seconds->p50);
+  if (report.last_step_seconds) text += format(", in %.4f s", *report.last_step_seconds);
   return text;
 }
 

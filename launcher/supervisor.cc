@@ -23,6 +23,7 @@ constexpr int kWaitMsMax = 50;
 constexpr int kWaitMsRestart = 2;                      // while a process waits for its restart
 constexpr int kSnapshotMs = 500;                       // for the last telemetry before the stop
 constexpr uint64_t kReserveBytesPerMs = 256ull << 10;  // a slow machine's zeroing of shared memory
+constexpr int kLastWordsMs = 100;  // on their way from processes that have ended
 constexpr int kDestructorReapMs = 2000;
 
 uint64_t now() { return static_cast<uint64_t>(now_ms()); }
@@ -135,6 +136,8 @@ void Supervisor::run() {
     do_rehearsals();
     answer_restarts();
   }
+  const bool in_order = core_.ending() == Ending::kCompleted || core_.ending() == Ending::kStopped;
+  if (in_order) telemetry_.collect_last(kLastWordsMs);
 }
 
 void Supervisor::wait() {
@@ -367,13 +370,13 @@ void Supervisor::start_process(Seat seat, uint64_t life) {
   if (seat.role == Role::kHostStore) {
     const Status connected = link_.reconnect();
     if (!connected.is_ok()) {
-      core_.spawn_failed(seat, life, connected.message(), now());
+      core_.spawn_failed(seat, life, connected, now());
       return;
     }
   }
   auto child = spawn_child(seat, life, processes_.at(seat), &live);
   if (!child) {
-    core_.spawn_failed(seat, life, child.status().message(), now());
+    core_.spawn_failed(seat, life, child.status(), now());
     return;
   }
   live.child = std::move(child).value();

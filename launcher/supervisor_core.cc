@@ -100,18 +100,6 @@ bool SupervisorCore::kill_on_purpose(Seat seat, DeathCause cause, uint64_t) {
   return true;
 }
 
-void SupervisorCore::spawn_failed(Seat seat, uint64_t life, const std::string& why,
-                                  uint64_t now_ms) {
-  if (bodies_.erase({seat, life}) == 0) return;
-  set_state(chairs_.at(seat), SeatState::kEnded, now_ms);
-  if (seat.role == Role::kGpuActor) {
-    reaped_[seat.rank].insert(life);
-    say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
-  }
-  last_dead_ = {seat, life};
-  stop(Ending::kSpawnFailed, text_of(seat) + ": " + why, now_ms);
-}
-
 void SupervisorCore::lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms) {
   const auto found = bodies_.find({seat, life});
   if (found == bodies_.end() || !found->second.lifeline_open) return;

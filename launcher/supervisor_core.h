@@ -17,6 +17,7 @@
 
 #include "launcher/restart_policy.h"
 #include "shm/contract/messages.h"
+#include "shm/contract/status.h"
 
 namespace optlease {
 
@@ -98,7 +99,7 @@ class SupervisorCore {
   SupervisorCore(CoreOptions options, uint64_t now_ms);
 
   // Events. Those about a life that is not known (any more) are ignored.
-  void spawn_failed(Seat seat, uint64_t life, const std::string& why, uint64_t now_ms);
+  void spawn_failed(Seat seat, uint64_t life, const Status& why, uint64_t now_ms);
   // The first sign of its death: the lifeline's end, or before that the word of its death page.
   void lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms);
   // `fatal`: no restart mends it (a refused configuration, a corrupt state).
@@ -119,7 +120,8 @@ class SupervisorCore {
 
   Ending ending() const { return ending_; }
   const std::string& ending_text() const { return ending_text_; }
-  // Whose end decided kFatalExit, kSpawnFailed or kRestartIntensity, and how it ended.
+  // Whose end decided kFatalExit, kSpawnFailed or kRestartIntensity, and how it ended; of a process
+  // that could not be started, with what exit code the job ends for it.
   Seat ending_seat() const { return last_dead_.first; }
   ExitInfo ending_exit() const { return ending_exit_; }
   bool finished() const { return mode_ == Mode::kDone; }

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "actors/runtime/exit_code.h"
 #include "launcher/supervisor_core.h"
 
 namespace optlease {
@@ -33,6 +34,19 @@ void SupervisorCore::stop(Ending why, const std::string& text, uint64_t now_ms) 
     if (key.first.role != Role::kTrainer) continue;
     say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
   }
+}
+
+void SupervisorCore::spawn_failed(Seat seat, uint64_t life, const Status& why, uint64_t now_ms) {
+  if (bodies_.erase({seat, life}) == 0) return;
+  set_state(chairs_.at(seat), SeatState::kEnded, now_ms);
+  if (seat.role == Role::kGpuActor) {
+    reaped_[seat.rank].insert(life);
+    say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
+  }
+  if (stopping()) return;
+  last_dead_ = {seat, life};
+  ending_exit_ = {false, static_cast<int>(exit_code_for_file(why))};
+  stop(Ending::kSpawnFailed, text_of(seat) + ": " + why.message(), now_ms);
 }
 
 void SupervisorCore::hurry(uint64_t now_ms) {

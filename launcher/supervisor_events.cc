@@ -108,8 +108,10 @@ void Supervisor::reap(const Key& key) {
   act();
   recovery_.exited(key.first, key.second, *exit, now());
   if (!exit->by_signal && exit->code != 0) {
-    say(text_of(key.first) + " ended with " + text_of(*exit) + "; the end of " + live.log_file +
-        ":\n" + tail_of(live.log_file, kTailLines));
+    const std::string tail = tail_of(live.log_file, kTailLines);
+    say(text_of(key.first) + " ended with " + text_of(*exit) +
+        (tail.empty() ? " and has written nothing to " + live.log_file
+                      : "; the end of " + live.log_file + ":\n" + tail));
   }
   living_.erase(key);
   victim_gone({key.first, key.second});

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "actors/runtime/clock.h"
-
 namespace optlease {
 
 Result<TelemetryProbe> TelemetryProbe::open(SocketContext& context, const RunDirectory& run,
@@ -44,12 +42,26 @@ void TelemetryProbe::ask_once_more(int timeout_ms) {
   collect();
   const std::vector<uint64_t> before = answers_;
   ask();
-  const Deadline deadline = Deadline::after_ms(timeout_ms);
-  while (!deadline.passed()) {
-    collect();
+  collect_until(Deadline::after_ms(timeout_ms), [&] {
     bool all = true;
     for (size_t r = 0; r < answers_.size(); ++r) all = all && answers_[r] > before[r];
-    if (all) return;
+    return all;
+  });
+}
+
+void TelemetryProbe::collect_last(int timeout_ms) {
+  collect_until(Deadline::after_ms(timeout_ms), [&] {
+    return std::all_of(heard_.begin(), heard_.end(), [&](const auto& lives) {
+      return !lives.empty() && lives.rbegin()->second.phase == Phase::kStopping;
+    });
+  });
+}
+
+template <class Done>
+void TelemetryProbe::collect_until(Deadline deadline, const Done& done) {
+  while (true) {
+    collect();
+    if (done() || deadline.passed()) return;
     PollSet set;
     for (Socket& socket : sockets_) set.sockets.push_back(&socket);
     std::vector<bool> ready;

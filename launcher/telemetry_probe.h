@@ -1,6 +1,7 @@
 // What the launcher knows from the actors' snapshot sockets, for its report: it asks each actor
-// about once a second and once more before the job stops, and keeps the last answer of every
-// incarnation. Never blocks except in ask_once_more. Not thread-safe.
+// about once a second and once more before the job stops, hears the last word of each that ends in
+// order, and keeps the last answer of every incarnation. Never blocks except in ask_once_more and
+// collect_last. Not thread-safe.
 #pragma once
 
 #include <map>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/runtime/clock.h"
 #include "actors/runtime/telemetry.h"
 #include "actors/wire/endpoints.h"
 #include "actors/wire/socket.h"
@@ -36,10 +38,17 @@ class TelemetryProbe {
   void collect();
   // Asks and waits until every rank has answered, at most `timeout_ms`.
   void ask_once_more(int timeout_ms);
+  // After the actors' orderly ends: waits, at most `timeout_ms`, until each one's last word is
+  // there.
+  void collect_last(int timeout_ms);
 
   RankTraffic traffic(uint32_t rank) const;
 
  private:
+  // Takes in what arrives until `done`, at most until the deadline.
+  template <class Done>
+  void collect_until(Deadline deadline, const Done& done);
+
   std::vector<Socket> sockets_;                            // by rank
   std::vector<std::map<uint64_t, ActorTelemetry>> heard_;  // by rank and incarnation
   std::vector<uint64_t> answers_;                          // by rank

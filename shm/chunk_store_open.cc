@@ -97,15 +97,10 @@ Result<Segment> reserve_arena(const std::string& name, const ArenaHeader& header
     arena = Segment::create(name, header.total_bytes);
   }
   if (!arena.is_ok()) return arena;
-  const Result<NumaSample> sample =
-      sample_numa_pages(arena.value().data(), arena.value().bytes(), wanted);
-  if (!sample.is_ok()) {
-    placement->warnings.push_back(whose +
-                                  "where it lies is not known: " + sample.status().message());
-  } else {
-    auto& texts = sample.value().elsewhere == 0 ? placement->done : placement->warnings;
-    texts.push_back(whose + numa_text(sample.value(), wanted));
-  }
+  const NumaFinding finding =
+      numa_finding(sample_numa_pages(arena.value().data(), arena.value().bytes(), wanted), wanted);
+  auto& texts = finding.as_wanted() ? placement->done : placement->warnings;
+  texts.push_back(whose + finding.text);
   return arena;
 }
 

@@ -100,4 +100,9 @@ std::string numa_text(const NumaSample& sample, uint32_t node) {
       sample.elsewhere, sample.pages, node, static_cast<long long>(sample.other));
 }
 
+NumaFinding numa_finding(const Result<NumaSample>& sample, uint32_t node) {
+  if (!sample.is_ok()) return {{}, "where it lies is not known: " + sample.status().message()};
+  return {sample.value(), numa_text(sample.value(), node)};
+}
+
 }  // namespace optlease

@@ -48,6 +48,15 @@ Result<NumaSample> sample_numa_pages(const void* base, uint64_t bytes, uint32_t 
 // "all 64 sampled pages are on NUMA node 1", or how many are not, and what that costs.
 std::string numa_text(const NumaSample& sample, uint32_t node);
 
+// What a sample of memory that was meant for `node` comes to: its numbers (pages is 0 where it
+// failed) and a sentence, for logs and reports.
+struct NumaFinding {
+  NumaSample sample;
+  std::string text;
+  bool as_wanted() const { return sample.pages > 0 && sample.elsewhere == 0; }
+};
+NumaFinding numa_finding(const Result<NumaSample>& sample, uint32_t node);
+
 // Where arenas are to lie, and what came of it: in and out of ChunkStore::create.
 struct ArenaPlacement {
   std::vector<int64_t> nodes;         // by rank; -1 or missing: wherever the kernel likes

@@ -155,6 +155,7 @@ ExitCode GpuActor::run() {
     if (!exit_code_) wait_for_events();
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
+  if (*exit_code_ == ExitCode::kOk) say_last_words();
   // In segments that went back in time, what is newer would pass for what belongs there.
   if (window_->view().step_committed() >= machine_->committed()) {
     save_shards_at_end();

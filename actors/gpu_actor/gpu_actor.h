@@ -74,9 +74,10 @@ class GpuActor final : public PipelinePort {
   bool is_rehearsed_here(uint32_t index, RehearsePhase phase, Step step) const;
   void take_worker_outcomes();
   void on_outcome(const WorkOutcome& outcome);
-  void after_step(Step step);
+  void count_step(Step step);
   void check_deadlines();
   void publish_telemetry();
+  void say_last_words();
   void account_phase_time();
   ActorTelemetry telemetry() const;
   DeskFacts desk_facts() const;

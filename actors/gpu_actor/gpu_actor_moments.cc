@@ -28,11 +28,12 @@ void GpuActor::tell_moments() {
   }
   if (published > finished_ && published <= machine_->committed()) {
     finished_ = published;
-    after_step(published);
+    count_step(published);
+    if (published > 0) at_phase(RehearsePhase::kBetweenSteps, published);
   }
 }
 
-void GpuActor::after_step(Step step) {
+void GpuActor::count_step(Step step) {
   if (step_started_us_ != 0 && step > 0) {
     last_step_seconds_ = static_cast<double>(now_us() - step_started_us_) * 1e-6;
     step_times_.add(last_step_seconds_);
@@ -46,7 +47,6 @@ void GpuActor::after_step(Step step) {
   }
   step_started_us_ = 0;
   timeline_ = {};
-  if (step > 0) at_phase(RehearsePhase::kBetweenSteps, step);
 }
 
 bool GpuActor::is_rehearsed_here(uint32_t index, RehearsePhase phase, Step step) const {

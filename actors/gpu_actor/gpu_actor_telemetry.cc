@@ -78,6 +78,19 @@ void GpuActor::publish_telemetry() {
   publisher_->answer_snapshots(telemetry());
 }
 
+// Whoever asked for snapshots hears how it ended: the launcher's report has the last step's time
+// from here. The order to stop may have come together with that step's commit.
+void GpuActor::say_last_words() {
+  const Step published = machine_->published();
+  if (published > finished_ && published <= machine_->committed()) {
+    finished_ = published;
+    count_step(published);
+  }
+  ActorTelemetry last = telemetry();
+  last.phase = Phase::kStopping;
+  publisher_->answer_last(last);
+}
+
 ActorTelemetry GpuActor::telemetry() const {
   ActorTelemetry t;
   t.job = plan_.segment.job_name;

@@ -43,7 +43,8 @@ int run(int argc, char** argv) {
   app.add_option("--interval-ms", options.interval_ms, "Time between redraws")
       ->check(CLI::Range(20, 3600000))
       ->capture_default_str();
-  app.add_option("--timeout-ms", options.timeout_ms, "With --once: how long to wait for answers")
+  app.add_option("--timeout-ms", options.timeout_ms,
+                 "How long to wait for every rank's answer (--once), or for any")
       ->check(CLI::Range(1, 3600000))
       ->capture_default_str();
   try {
@@ -53,7 +54,7 @@ int run(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return static_cast<int>(optlease::ExitCode::kOk);
   } catch (const CLI::Error& error) {
-    std::fprintf(stderr, "optlease-monitor: %s; see optlease-monitor --help\n", error.what());
+    std::fprintf(stderr, "optlease-monitor: %s; see `optlease-monitor --help`\n", error.what());
     return static_cast<int>(optlease::ExitCode::kUsage);
   }
   if (const optlease::Status wrong = optlease::check_environment(); !wrong.is_ok()) {

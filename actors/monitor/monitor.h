@@ -7,6 +7,7 @@
 #include <string>
 
 #include "actors/runtime/exit_code.h"
+#include "actors/runtime/monitor_defaults.h"
 
 namespace optlease {
 
@@ -14,9 +15,9 @@ struct MonitorOptions {
   std::string job;
   bool once = false;
   bool json = false;
-  int interval_ms = 500;     // between redraws
-  int timeout_ms = 3000;     // once: how long to wait for the snapshots
-  bool is_terminal = false;  // redraw in place
+  int interval_ms = kMonitorIntervalMs;  // between redraws
+  int timeout_ms = kMonitorTimeoutMs;    // for the snapshots (once), or a first answer of anybody
+  bool is_terminal = false;              // redraw in place
 };
 
 // Views go to `out`, words about failures to `err`. Ends soon after *interrupted becomes true.

@@ -51,42 +51,51 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kOk:
       return "done as asked";
     case ExitCode::kInternal:
-      return "a defect of Optlease; report the last lines of the log";
+      return "a defect of Optlease (its log has the last words), or a self-test or comparison "
+             "that failed";
     case ExitCode::kUsage:
       return "wrong command line; see --help";
     case ExitCode::kBadConfiguration:
-      return "the configuration breaks a rule; the message names the key";
+      return "the configuration or `OPTLEASE_ISA` breaks a rule, or differs from the state that "
+             "is to be resumed; the message names the key";
     case ExitCode::kNoResources:
-      return "too little shared, pinned, host, device or disk memory; the message has the numbers";
+      return "shared, pinned, host, device or disk memory is too small; the message has the "
+             "numbers";
     case ExitCode::kAlreadyRunning:
-      return "a live process owns this job; stop it or choose a name";
+      return "a live process owns this job; stop it, or choose another name";
     case ExitCode::kStateExists:
-      return "state of this job is there already; resume or clean it";
+      return "a new job was asked for, and a state of that name is there; --resume it, or discard "
+             "it with --fresh";
     case ExitCode::kStateAbsent:
-      return "there is no state to resume, read or clean under this name";
+      return "there is nothing to resume, read, export or clean under this name";
     case ExitCode::kCrashLoop:
-      return "a process died more often than the restart plan allows; see its log";
+      return "processes died more often than `[restart]` allows; the state is kept, and the logs "
+             "say why";
     case ExitCode::kStoreLost:
-      return "the host store is gone and does not come back";
+      return "the host store does not answer";
     case ExitCode::kCorruptState:
-      return "a checksum or table of the state does not hold; start again with --fresh";
+      return "a checksum, digest, magic or table does not hold, or the segments were exchanged "
+             "for older ones under a running job";
     case ExitCode::kReplaced:
-      return "a newer process of this rank runs; nothing to do";
+      return "(an actor's) a newer incarnation of its rank runs; nothing to do";
     case ExitCode::kLauncherLost:
-      return "the launcher is gone; resume the job with a new one";
+      return "(a child's) the launcher is gone; resume the job with a new one";
     case ExitCode::kTimeout:
-      return "a deadline passed; the message says which";
+      return "a deadline passed; of `digest` and `export` also: a step is open, or was left "
+             "half-way (resume the job first)";
     case ExitCode::kNoDevice:
-      return "the device is absent, too old, or not built in";
+      return "a GPU cannot be used: too old, or no driver (too few GPUs are 4, a build without "
+             "CUDA is 3)";
     case ExitCode::kIo:
-      return "a file or socket could not be read or written";
+      return "a file, socket or program could not be read, written or started; absent ones too";
     case ExitCode::kNotRunning:
       return "no such job runs";
     case ExitCode::kInterrupted:
-      return "stopped before its last step by a signal or `optlease stop`; resume it if its state "
-             "was kept";
+      return "`run` was stopped by a signal or by `optlease stop` before its last step; the "
+             "summary says whether the state was kept";
     case ExitCode::kTrainerFailed:
-      return "the trainer command failed; see its log";
+      return "the trainer command cannot start, or failed more often than `[restart]` allows; see "
+             "its log";
   }
   return "?";
 }
@@ -139,6 +148,10 @@ ExitCode exit_code_for(const Status& status) {
       return ExitCode::kInternal;
   }
   return ExitCode::kInternal;
+}
+
+ExitCode exit_code_for_file(const Status& status) {
+  return status.code() == StatusCode::kNotFound ? ExitCode::kIo : exit_code_for(status);
 }
 
 bool restart_can_help(ExitCode code) {

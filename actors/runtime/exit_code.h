@@ -1,4 +1,5 @@
-// Exit codes of every program of this project; docs/OPERATING.md lists them. The launcher decides
+// Exit codes of every program of this project; docs/OPERATING.md lists them with the words that
+// meaning_of() has, which a test compares. The launcher decides
 // by them whether a restart can help. A process that a signal ended has no exit code of ours.
 #pragma once
 
@@ -40,6 +41,9 @@ const char* meaning_of(ExitCode code);
 const std::vector<ExitCode>& all_exit_codes();
 // The code with which a program ends because of `status`.
 ExitCode exit_code_for(const Status& status);
+// The same where `status` is about a file or a program that somebody named: that it is absent is
+// kIo there, and no word about a state.
+ExitCode exit_code_for_file(const Status& status);
 // True where a restart of the child can help (a crash, a timeout), false where it would end the
 // same way again (wrong usage, no resources, corrupt state) or must not happen (replaced, ok).
 bool restart_can_help(ExitCode code);

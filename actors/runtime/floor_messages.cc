@@ -1,14 +1,12 @@
 #include "actors/runtime/floor_messages.h"
 
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "actors/runtime/json_fields.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMeasureMsMax = 600'000;
 
@@ -39,78 +37,21 @@ void fields(A& a, T& m) {
   a("pinned_ms", m.pinned_ms);
 }
 
-struct Writer {
-  Json document = Json::object();
-  template <class T>
-  void operator()(const char* key, const T& value) {
-    if constexpr (std::is_same_v<T, FloorDirection>) {
-      document[key] = name_of(value);
-    } else {
-      document[key] = value;
-    }
-  }
-};
-
-struct Reader {
-  const Json& document;
-  std::string error;
-
-  template <class T>
-  void operator()(const char* key, T& out) {
-    const auto found = document.find(key);
-    if (!error.empty()) return;
-    if (found == document.end()) {
-      error = format("'%s' is missing", key);
-    } else if (!read(*found, out)) {
-      error = format("'%s' has the wrong type or is out of range", key);
-    }
-  }
-  static bool read(const Json& json, std::string& out) {
-    if (json.is_string()) out = json.get<std::string>();
-    return json.is_string();
-  }
-  static bool read(const Json& json, double& out) {
-    if (json.is_number()) out = json.get<double>();
-    return json.is_number();
-  }
-  static bool read(const Json& json, FloorDirection& out) {
-    for (const auto each : {FloorDirection::kIn, FloorDirection::kOut, FloorDirection::kBoth}) {
-      if (json != name_of(each)) continue;
-      out = each;
-      return true;
-    }
-    return false;
-  }
-  template <class T>
-  requires std::is_integral_v<T>
-  static bool read(const Json& json, T& out) {
-    if (!json.is_number_integer()) return false;
-    const bool fits = json.is_number_unsigned() ? std::in_range<T>(json.get<uint64_t>())
-                                                : std::in_range<T>(json.get<int64_t>());
-    if (fits) out = json.get<T>();
-    return fits;
-  }
-};
-
 template <class T>
 std::string write(const T& message) {
-  Writer writer;
+  JsonFieldWriter writer;
   fields(writer, message);
-  return writer.document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return writer.text();
 }
 
 template <class T>
 Result<T> read(std::string_view datagram, const char* what) {
-  const Json document = Json::parse(datagram, nullptr, false);
-  const auto invalid = [what](const std::string& rule) {
-    return Status(StatusCode::kInvalidArgument, format("a floor %s is invalid: ", what) + rule);
-  };
-  if (!document.is_object()) return invalid("it is no JSON object");
   T message;
-  Reader reader{document, {}};
+  JsonFieldReader reader(datagram, JsonFieldReader::Nulls::kRefused);
   fields(reader, message);
-  if (!reader.error.empty()) return invalid(reader.error);
-  return message;
+  if (reader.error().empty()) return message;
+  return Status(StatusCode::kInvalidArgument,
+                format("a floor %s is invalid: ", what) + reader.error());
 }
 
 }  // namespace

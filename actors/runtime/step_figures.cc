@@ -1,14 +1,12 @@
 #include "actors/runtime/step_figures.h"
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
-#include <type_traits>
+
+#include "actors/runtime/json_fields.h"
 
 namespace optlease {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Every key with its member, once for writer and reader.
 template <class Archive, class Figures>
@@ -37,26 +35,6 @@ void fields(Archive& a, Figures& f) {
   a("staging_bytes", f.staging_bytes);
 }
 
-struct Writer {
-  Json document = Json::object();
-  template <class T>
-  void operator()(const char* key, const T& value) {
-    document[key] = value;
-  }
-};
-
-struct Reader {
-  const Json& document;
-  bool sound = true;
-  template <class T>
-  void operator()(const char* key, T& out) {
-    const auto found = document.find(key);
-    sound = sound && found != document.end() &&
-            (std::is_floating_point_v<T> ? found->is_number() : found->is_number_integer());
-    if (sound) out = found->template get<T>();
-  }
-};
-
 }  // namespace
 
 std::string step_log_file(const RunDirectory& run, Rank rank) {
@@ -64,9 +42,9 @@ std::string step_log_file(const RunDirectory& run, Rank rank) {
 }
 
 std::string to_json(const StepFigures& figures) {
-  Writer writer;
+  JsonFieldWriter writer;
   fields(writer, figures);
-  return writer.document.dump();
+  return writer.text();
 }
 
 std::vector<StepFigures> step_figures_of(const std::string& text, size_t count_max) {
@@ -74,12 +52,10 @@ std::vector<StepFigures> step_figures_of(const std::string& text, size_t count_m
   std::istringstream lines(text);
   std::string line;
   while (std::getline(lines, line)) {
-    const Json document = Json::parse(line, nullptr, false);
-    if (!document.is_object()) continue;
     StepFigures figures;
-    Reader reader{document};
+    JsonFieldReader reader(line, JsonFieldReader::Nulls::kRefused);
     fields(reader, figures);
-    if (!reader.sound) continue;
+    if (!reader.error().empty()) continue;
     by_step[figures.step] = figures;
     if (by_step.size() > count_max) by_step.erase(by_step.begin());
   }

@@ -2,24 +2,22 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <type_traits>
 #include <utility>
 
+#include "actors/runtime/json_fields.h"
 #include "actors/runtime/log.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // A monitor that falls behind loses documents and counts the gap; the actor keeps only this many.
 constexpr int kTelemetryHighWaterMark = 16;
 constexpr int kSnapshotHighWaterMark = 64;
 // Requests are short; whoever sends more is dropped.
 constexpr int64_t kSnapshotRequestBytesMax = 4096;
+// What an end waits at most for a peer that does not read.
+constexpr int kLastWordsMs = 50;
 
 // Every key with its member, in the document's order, once for writer and reader.
 template <class Archive, class Telemetry>
@@ -70,77 +68,6 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_loss", t.loss);
 }
 
-bool parse_phase(const std::string& text, Phase* out) {
-  for (uint32_t number = 0; number <= static_cast<uint32_t>(Phase::kStopping); ++number) {
-    if (text != name_of(static_cast<Phase>(number))) continue;
-    *out = static_cast<Phase>(number);
-    return true;
-  }
-  return false;
-}
-
-struct Writer {
-  Json document = {{"schema", kTelemetrySchema}};
-
-  template <class T>
-  void operator()(const char* key, const T& value) {
-    if constexpr (std::is_same_v<T, Phase>) {
-      document[key] = name_of(value);
-    } else if constexpr (std::is_same_v<T, double>) {
-      document[key] = std::isfinite(value) ? Json(value) : Json(nullptr);
-    } else if constexpr (std::is_same_v<T, std::optional<double>>) {
-      (*this)(key, value.value_or(std::nan("")));
-    } else {
-      document[key] = value;
-    }
-  }
-};
-
-struct Reader {
-  const Json& document;
-  std::string error;
-
-  template <class T>
-  void operator()(const char* key, T& out) {
-    const auto found = document.find(key);
-    if (!error.empty()) return;
-    if (found == document.end()) {
-      error = format("'%s' is missing", key);
-    } else if (!read(*found, out)) {
-      error = format("'%s' has the wrong type or is out of range", key);
-    }
-  }
-
-  static bool read(const Json& json, std::string& out) {
-    if (!json.is_string()) return false;
-    out = json.get<std::string>();
-    return true;
-  }
-  static bool read(const Json& json, Phase& out) {
-    return json.is_string() && parse_phase(json.get<std::string>(), &out);
-  }
-  static bool read(const Json& json, double& out) {
-    if (!json.is_number() && !json.is_null()) return false;
-    out = json.is_null() ? std::nan("") : json.get<double>();
-    return true;
-  }
-  static bool read(const Json& json, std::optional<double>& out) {
-    if (!json.is_number() && !json.is_null()) return false;
-    out.reset();
-    if (json.is_number()) out = json.get<double>();
-    return true;
-  }
-  template <class T>
-  requires std::is_integral_v<T>
-  static bool read(const Json& json, T& out) {
-    if (!json.is_number_integer()) return false;
-    const bool fits = json.is_number_unsigned() ? std::in_range<T>(json.get<uint64_t>())
-                                                : std::in_range<T>(json.get<int64_t>());
-    if (fits) out = json.get<T>();
-    return fits;
-  }
-};
-
 double unix_seconds() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<double>(
@@ -148,45 +75,37 @@ double unix_seconds() {
          1000.0;
 }
 
-}  // namespace
-
-std::string to_json(const ActorTelemetry& telemetry) {
-  Writer writer;
+JsonFieldWriter write(const ActorTelemetry& telemetry) {
+  JsonFieldWriter writer;
+  writer("schema", kTelemetrySchema);
   fields(writer, telemetry);
-  // Job and device names come from outside: bytes that are no UTF-8 are replaced, never thrown on.
-  return writer.document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return writer;
 }
 
+}  // namespace
+
+std::string to_json(const ActorTelemetry& telemetry) { return write(telemetry).text(); }
+
+std::vector<std::string> telemetry_field_names() { return write({}).keys(); }
+
 Result<ActorTelemetry> telemetry_from_json(const std::string& text) {
-  const Json document = Json::parse(text, nullptr, false);
   const auto invalid = [](const std::string& rule) {
     return Status(StatusCode::kInvalidArgument, "the telemetry document is invalid: " + rule);
   };
-  if (!document.is_object()) return invalid("it is no JSON object");
-  const auto schema = document.find("schema");
-  if (schema == document.end() || !schema->is_number_unsigned()) {
-    return invalid("'schema' is missing or no number");
-  }
-  if (schema->get<uint64_t>() != kTelemetrySchema) {
+  JsonFieldReader reader(text, JsonFieldReader::Nulls::kUnknown);
+  uint64_t schema = 0;
+  reader("schema", schema);
+  if (!reader.error().empty()) return invalid(reader.error());
+  if (schema != kTelemetrySchema) {
     return Status(StatusCode::kWrongVersion,
-                  format("telemetry schema %s; this program reads %u: use the monitor of the same "
-                         "build as the job",
-                         schema->dump().c_str(), kTelemetrySchema));
+                  format("telemetry schema %llu; this program reads %u: use the monitor of the "
+                         "same build as the job",
+                         static_cast<unsigned long long>(schema), kTelemetrySchema));
   }
   ActorTelemetry telemetry;
-  Reader reader{document, {}};
   fields(reader, telemetry);
-  if (!reader.error.empty()) return invalid(reader.error);
+  if (!reader.error().empty()) return invalid(reader.error());
   return telemetry;
-}
-
-std::vector<std::string> telemetry_field_names() {
-  Writer writer;
-  const ActorTelemetry empty;
-  fields(writer, empty);
-  std::vector<std::string> names;
-  for (const auto& item : writer.document.items()) names.push_back(item.key());
-  return names;
 }
 
 Result<TelemetryPublisher> TelemetryPublisher::open(SocketContext& context,
@@ -201,6 +120,7 @@ Result<TelemetryPublisher> TelemetryPublisher::open(SocketContext& context,
   Result<Socket> pub =
       Socket::bind(context, Socket::Type::kPub, directory.telemetry_socket(rank), options);
   if (!pub) return pub.status();
+  options.linger_ms = kLastWordsMs;
   Result<Socket> snapshot =
       Socket::bind(context, Socket::Type::kRouter, directory.snapshot_socket(rank), options);
   if (!snapshot) return snapshot.status();
@@ -229,9 +149,20 @@ void TelemetryPublisher::answer_snapshots(const ActorTelemetry& telemetry) {
   for (int answered = 0; answered < kSnapshotsPerCall; ++answered) {
     if (!snapshot_.receive(&request)) return;
     if (frame.empty()) frame = document(telemetry);
+    std::erase(askers_, request.peer);
+    if (askers_.size() == kAskersMax) askers_.erase(askers_.begin());
+    askers_.push_back(request.peer);
     // A monitor that left or does not read its answers is its own loss.
     const Status sent = snapshot_.send({request.peer, frame});
     if (!sent) log_debug("snapshot: %s", sent.text().c_str());
+  }
+}
+
+void TelemetryPublisher::answer_last(const ActorTelemetry& telemetry) {
+  const std::string frame = document(telemetry);
+  for (const std::string& peer : askers_) {
+    const Status sent = snapshot_.send({peer, frame});
+    if (!sent) log_debug("last snapshot: %s", sent.text().c_str());
   }
 }
 

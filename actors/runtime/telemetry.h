@@ -100,9 +100,14 @@ class TelemetryPublisher {
   // Answers the requests that wait on the snapshot socket, at most kSnapshotsPerCall of them.
   void answer_snapshots(const ActorTelemetry& telemetry);
 
+  // At an orderly end, instead: one document more to each of those that asked last, asked for or
+  // not. It is on its way when the publisher ends.
+  void answer_last(const ActorTelemetry& telemetry);
+
   Socket* snapshot_socket() { return &snapshot_; }  // for poll_sockets
 
   static constexpr int kSnapshotsPerCall = 32;
+  static constexpr size_t kAskersMax = 16;
 
  private:
   TelemetryPublisher(Socket pub, Socket snapshot, uint64_t interval_ms);
@@ -113,6 +118,7 @@ class TelemetryPublisher {
   int64_t interval_ms_;
   int64_t next_ms_ = 0;
   uint64_t sequence_ = 0;
+  std::vector<std::string> askers_;  // their routing ids, the last kAskersMax of them
 };
 
 }  // namespace optlease

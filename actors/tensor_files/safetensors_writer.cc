@@ -19,7 +19,6 @@ constexpr uint64_t kWriteBytesMax = 1u << 30;
 Status io_error(const std::string& path, const char* what) {
   const int error = errno;
   const StatusCode code = error == ENOSPC || error == EDQUOT ? StatusCode::kNoSpace
-                          : error == ENOENT                  ? StatusCode::kNotFound
                           : error == EACCES                  ? StatusCode::kPermission
                                                              : StatusCode::kIo;
   return Status(code, format("%s: %s: %s", path.c_str(), what, std::strerror(error)));

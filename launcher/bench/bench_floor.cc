@@ -98,7 +98,7 @@ bool FloorGroup::start(const FloorSetup& setup, size_t index, const std::string&
   request.argv = {program, "--control-fd", std::to_string(theirs.get())};
   request.kept_fds = {theirs.get()};
   auto child = spawn(request);
-  if (!child) return fail(exit_code_for(child.status()), child.status().message());
+  if (!child) return fail(exit_code_for_file(child.status()), child.status().message());
   process.child = std::move(child).value();
   processes_.push_back(std::move(process));
   return send(processes_.back(), to_json(setup));

@@ -33,7 +33,9 @@ void print_result(const GoldenResult& golden) {
 ExitCode selftest_command(const std::vector<std::string>& paths, bool as_json) {
   std::vector<GoldenResult> results = {{check_instruction_sets(kIsaElements, kIsaSeed), false}};
   auto files = golden_files(paths);
-  if (!files) return complain("selftest", files.status());
+  if (!files) {
+    return complain("selftest", files.status().message(), exit_code_for_file(files.status()));
+  }
   for (const std::string& file : files.value()) results.push_back(run_golden_file(file));
   uint32_t failed = 0;
   uint32_t skipped = 0;

@@ -12,6 +12,7 @@
 #include "actors/runtime/clock.h"
 #include "actors/wire/socket.h"
 #include "launcher/commands/commands.h"
+#include "launcher/files.h"
 #include "launcher/job_claim.h"
 #include "launcher/job_place.h"
 #include "launcher/job_state.h"
@@ -155,6 +156,11 @@ ExitCode digest_command(const StateFlags& flags) {
 }
 
 ExitCode export_command(const StateFlags& flags) {
+  // Before a job holds still for it.
+  const Status writable = check_writable(flags.out);
+  if (!writable.is_ok()) {
+    return complain("export", "--out: " + writable.message(), ExitCode::kIo);
+  }
   const auto work = [&flags](RestingState& resting, const RunDirectory& run) -> Status {
     const ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
     OPTLEASE_TRY(export_weights(*resting.state, options, [&resting] { return resting.keep(); }));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "actors/runtime/monitor_defaults.h"
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
 #include "launcher/job_claim.h"
@@ -127,8 +128,8 @@ struct MonitorFlags {
   std::string job;
   bool once = false;
   bool json = false;
-  int interval_ms = 0;
-  int timeout_ms = 0;
+  int interval_ms = kMonitorIntervalMs;
+  int timeout_ms = kMonitorTimeoutMs;
 };
 
 // Becomes the monitor, so that its exit code and signals are its own.
@@ -141,12 +142,8 @@ ExitCode monitor_command(const MonitorFlags& flags) {
                                    run.value().job_name()};
   if (flags.once) argv.emplace_back("--once");
   if (flags.json) argv.emplace_back("--json");
-  if (flags.interval_ms > 0) {
-    argv.insert(argv.end(), {"--interval-ms", std::to_string(flags.interval_ms)});
-  }
-  if (flags.timeout_ms > 0) {
-    argv.insert(argv.end(), {"--timeout-ms", std::to_string(flags.timeout_ms)});
-  }
+  argv.insert(argv.end(), {"--interval-ms", std::to_string(flags.interval_ms), "--timeout-ms",
+                           std::to_string(flags.timeout_ms)});
   std::vector<char*> pointers;
   for (std::string& word : argv) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -175,9 +172,13 @@ void add_monitor_command(CLI::App& app, Command* chosen) {
   command->add_flag("--once", flags->once, "Print one view and end");
   command->add_flag("--json", flags->json, "One JSON document a line");
   command->add_option("--interval-ms", flags->interval_ms, "Time between redraws")
-      ->check(CLI::Range(20, 3600000));
-  command->add_option("--timeout-ms", flags->timeout_ms, "With --once: how long to wait")
-      ->check(CLI::Range(1, 3600000));
+      ->check(CLI::Range(20, 3600000))
+      ->capture_default_str();
+  command
+      ->add_option("--timeout-ms", flags->timeout_ms,
+                   "How long to wait for every rank's answer (--once), or for any")
+      ->check(CLI::Range(1, 3600000))
+      ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return monitor_command(*flags); }; });
 }
 

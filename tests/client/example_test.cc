@@ -1,4 +1,4 @@
-// The example of docs/CLIENT.md, compiled from the page, against a fake job.
+// The examples of docs/CLIENT.md, compiled from the page, against a fake job.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -12,8 +12,8 @@
 namespace optlease {
 namespace {
 
-std::string run_example(int* exit_status) {
-  FILE* pipe = ::popen(OPTLEASE_EXAMPLE " 2>&1", "r");
+std::string run_program(const std::string& program, int* exit_status) {
+  FILE* pipe = ::popen((program + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return "popen failed";
   std::string text;
   char part[512];
@@ -21,6 +21,8 @@ std::string run_example(int* exit_status) {
   *exit_status = ::pclose(pipe);
   return text;
 }
+
+std::string run_example(int* exit_status) { return run_program(OPTLEASE_EXAMPLE, exit_status); }
 
 // Plain gradient descent with rate 1/2: each step halves every parameter.
 void halve(const StepRequestBody&, const std::vector<FakeSpace>& spaces) {
@@ -44,6 +46,22 @@ TEST(ClientExample, TrainsThroughCrashesAndCountsItsSteps) {
   EXPECT_EQ(job.seen().steps_applied, 6u);  // and what its thread wrote is now to be read here
   for (int i = 0; i < 17; ++i) EXPECT_EQ(params[i], 1.0f);
   EXPECT_EQ(job.seen().step.keep_blob, 0u);
+}
+
+TEST(ClientExample, FindsItsRankUnderEachStarter) {
+  FakeJob job(three_space_plan("rank"), 1, halve);
+  ::setenv("OPTLEASE_JOB", "rank", 1);
+  ::unsetenv("OPTLEASE_RANK");
+  int exit_status = -1;
+  EXPECT_NE(run_program(OPTLEASE_RANK_EXAMPLE, &exit_status).find("set OPTLEASE_RANK"),
+            std::string::npos);
+  EXPECT_NE(exit_status, 0);
+  for (const char* name : {"OPTLEASE_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"}) {
+    EXPECT_EQ(run_program("env " + std::string(name) + "=1 " + OPTLEASE_RANK_EXAMPLE, &exit_status),
+              "rank 1 of 2\n")
+        << name;
+    EXPECT_EQ(exit_status, 0);
+  }
 }
 
 TEST(ClientExample, SaysThatNoJobRuns) {

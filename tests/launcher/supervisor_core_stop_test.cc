@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "actors/runtime/exit_code.h"
 #include "tests/launcher/supervisor_core_job.h"
 
 namespace optlease {
@@ -218,8 +219,10 @@ TEST(SupervisorCore, TheFatalExitIsNotReplacedByThoseThatFollowIt) {
 
 TEST(SupervisorCore, AProgramThatCannotStartEndsTheJob) {
   CoreJob job(CoreJob::options(1, false));
-  job.core().spawn_failed(kStore, 1, "it is not there", job.now());
+  job.core().spawn_failed(kStore, 1, Status(StatusCode::kNotFound, "it is not there"), job.now());
   EXPECT_EQ(job.core().ending(), Ending::kSpawnFailed);
+  EXPECT_EQ(job.core().ending_exit().code, static_cast<int>(ExitCode::kIo));
+  EXPECT_NE(job.core().ending_text().find("it is not there"), std::string::npos);
   job.advance_ms(1);
   EXPECT_TRUE(job.core().finished());
 }

@@ -263,6 +263,27 @@ TEST_F(PublisherTest, SnapshotHoldsTheSequencePublishedLast) {
   EXPECT_EQ(parsed(message).commits_total, telemetry_.commits_total);
 }
 
+TEST_F(PublisherTest, WhoAskedOnceHearsTheLastWordOfAnOrderlyEnd) {
+  std::optional<TelemetryPublisher> publisher(open());
+  Socket asker = connect(Socket::Type::kDealer, directory_.snapshot_socket(Rank(0)));
+  Socket gone = connect(Socket::Type::kDealer, directory_.snapshot_socket(Rank(0)));
+  ASSERT_TRUE(asker.send({{}, "?"}).is_ok());
+  ASSERT_TRUE(gone.send({{}, "?"}).is_ok());
+  Message message;
+  for (Socket* each : {&asker, &gone}) {
+    ASSERT_TRUE(eventually([&] {
+      publisher->answer_snapshots(telemetry_);
+      return each->receive(&message);
+    }));
+  }
+  { const Socket closed = std::move(gone); }
+  telemetry_.steps_total += 1;
+  publisher->answer_last(telemetry_);
+  publisher.reset();
+  ASSERT_TRUE(receive_soon(asker, &message));
+  EXPECT_EQ(parsed(message).steps_total, telemetry_.steps_total);
+}
+
 TEST_F(PublisherTest, RequestersThatLeaveOrFloodAreHarmless) {
   TelemetryPublisher publisher = open();
   const std::string path = directory_.snapshot_socket(Rank(0));

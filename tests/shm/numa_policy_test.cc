@@ -63,7 +63,14 @@ TEST(NumaPolicy, PagesOfASegmentAreFoundOnTheirNode) {
   EXPECT_EQ(wrong.value().other, 0);
   EXPECT_NE(numa_text(wrong.value(), 5).find("3 of 3 sampled pages are not on NUMA node 5"),
             std::string::npos);
-  EXPECT_FALSE(sample_numa_pages(segment.value().data(), kPageBytes - 1, 0).is_ok());
+  EXPECT_TRUE(numa_finding(sample, 0).as_wanted());
+  EXPECT_EQ(numa_finding(sample, 0).text, numa_text(sample.value(), 0));
+  EXPECT_FALSE(numa_finding(wrong, 5).as_wanted());
+  EXPECT_EQ(numa_finding(wrong, 5).sample.elsewhere, 3u);
+  const auto none = sample_numa_pages(segment.value().data(), kPageBytes - 1, 0);
+  ASSERT_FALSE(none.is_ok());
+  EXPECT_FALSE(numa_finding(none, 0).as_wanted());
+  EXPECT_EQ(numa_finding(none, 0).text, "where it lies is not known: " + none.status().message());
 }
 
 TEST(NumaPolicy, ArenasArePlacedWhenTheyAreMadeAndTheMisplacedAreNamed) {

@@ -1,9 +1,12 @@
-// What the shell scripts say and refuse, without what they build or run.
+// What the shell scripts say and refuse, without what they build or run; and the build itself.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -63,6 +66,30 @@ TEST(Scripts, TheQuickstartInstallsNothingThatOnlyTestsNeed) {
   EXPECT_NE(programs.output.find("libzmq3-dev\n"), std::string::npos);
   EXPECT_EQ(run("grep -c 'install_dependencies.sh --programs$' launcher/quickstart.sh").code, 0);
   EXPECT_EQ(run("bash tests/install_dependencies.sh --everything").code, 2);
+}
+
+std::string text_of(const fs::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Whoever configures again must not build anew what a running job executes.
+TEST(Build, ASecondConfigureChangesNoCommandLine) {
+  char build[] = "/tmp/optlease-configure-XXXXXX";
+  ASSERT_NE(mkdtemp(build), nullptr);
+  const std::string configure =
+      std::string("cmake -S . -B ") + build +
+      " -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DOPTLEASE_CUDA=OFF -DOPTLEASE_TESTS=OFF";
+  const Outcome first = run(configure);
+  const std::string before = text_of(fs::path(build) / "compile_commands.json");
+  const Outcome second = run(configure);
+  const std::string after = text_of(fs::path(build) / "compile_commands.json");
+  fs::remove_all(build);
+  ASSERT_EQ(first.code, 0) << first.output;
+  ASSERT_EQ(second.code, 0) << second.output;
+  EXPECT_NE(before.find("socket.cc"), std::string::npos);
+  EXPECT_EQ(before, after);
 }
 
 }  // namespace

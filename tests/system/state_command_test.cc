@@ -1,4 +1,5 @@
-// The commands that read a state at rest, beside whatever else happens to the job.
+// The commands that read a state at rest, beside whatever else happens to the job; and what a job
+// tells of itself.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,6 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "actors/runtime/exit_code.h"
@@ -104,6 +108,75 @@ TEST(Command, DigestUnderARestartedStoreIsTakenAgain) {
   }
   EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
   (void)job.wait(30);
+}
+
+// The words in backticks of the first column of the tables of one section of a page.
+std::set<std::string> listed_fields(const std::string& page, const std::string& section) {
+  std::ifstream in(std::string(OPTLEASE_SOURCE_DIR) + "/docs/" + page);
+  std::set<std::string> fields;
+  bool inside = false;
+  const std::regex word("`([a-z_]+)`");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("## ")) inside = line == section;
+    if (!inside || !line.starts_with("| ")) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    for (std::sregex_iterator at(cell.begin(), cell.end(), word), end; at != end; ++at) {
+      fields.insert((*at)[1]);
+    }
+  }
+  return fields;
+}
+
+void add_keys(const Json& object, std::set<std::string>* keys) {
+  for (const auto& item : object.items()) keys->insert(item.key());
+}
+
+TEST(Command, StatusAsJsonHasTheFieldsThatThePageLists) {
+  SystemJob job("fields");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=60000"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  std::set<std::string> fields;
+  const Json status = job.status();
+  add_keys(status, &fields);
+  for (const Json& process : status["processes"]) add_keys(process, &fields);
+  const Json jobs = Json::parse(job.command({"status", "--json"}).output);
+  EXPECT_EQ(jobs.size(), 1u);
+  for (const Json& entry : jobs["jobs"]) add_keys(entry, &fields);
+  fields.insert("why");  // only of a state that nobody can use
+  EXPECT_EQ(listed_fields("OPERATING.md", "## Status as JSON"), fields);
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  (void)job.wait(30);
+}
+
+TEST(Command, AStoppedRunEndsWithTheTimeOfItsLastStep) {
+  SystemJob job("last-step");
+  job.use("synthetic.toml", {"job.steps=100000", "model.elements=60000"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  const std::string output = job.wait(30).output;
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(
+      output, match,
+      std::regex("ended at step (\\d+) of 100000, the last one committed, in [0-9.]+ s\n")))
+      << output;
+  EXPECT_EQ(match[1], std::to_string(job.report()["steps_committed"].get<int64_t>()));
+}
+
+TEST(Command, ATrainerThatDiesWithoutAWordIsSaidToHaveWrittenNothing) {
+  SystemJob job("mute");
+  const std::string path = job.directory() + "/mute.toml";
+  std::ofstream(path) << "[job]\nname = \"" << job.name()
+                      << "\"\nsteps = 3\n[ranks]\nworld_size = 1\n"
+                      << "[model]\nelements = 1000\n[trainer]\ncommand = [\"/bin/false\"]\n";
+  const CommandResult run = job.command({"run", path}, 60);
+  EXPECT_EQ(run.exit_code, static_cast<int>(ExitCode::kTrainerFailed)) << run.output;
+  EXPECT_NE(run.output.find("trainer 0 ended with exit code 1 and has written nothing to " +
+                            job.directory()),
+            std::string::npos)
+      << run.output;
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST(SafetensorsWriter, RefusesTablesThatNoReaderWouldTake) {
   EXPECT_EQ(code({row("x", "F4", {1})}), StatusCode::kInvalidArgument);
   EXPECT_EQ(files_in(folder), 0u);
   EXPECT_EQ(SafetensorsWriter::begin(folder / "no/such/a", {}, {}).status().code(),
-            StatusCode::kNotFound);
+            StatusCode::kIo);
 }
 
 TEST(SafetensorsWriter, ReportsAWriteThatTheSystemRefuses) {
