@@ -260,6 +260,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
   clean_up(plan, claim, supervisor, names_are_ours, discard_state, report);
+  settle_exit_code(report);
 }
 
 }  // namespace optlease

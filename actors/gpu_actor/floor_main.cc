@@ -22,7 +22,9 @@
 namespace optlease {
 namespace {
 
-constexpr uint64_t kWarmMsMax = 60'000;
+// Memory is pinned in the background, at some GB/s. The launcher waits longer than this.
+constexpr uint64_t kWarmMsMin = 5'000;
+constexpr uint64_t kPinnedBytesPerMs = 500'000;
 constexpr const char* kUsage =
     "optlease-floor --control-fd N\n"
     "What the link of one rank can do: copies between pinned shared memory and the device's\n"
@@ -56,7 +58,8 @@ ExitCode serve(int fd) {
   if (!first) return ExitCode::kLauncherLost;
   const auto setup = floor_setup_from(*first);
   if (!setup) return fail(fd, setup.status());
-  const auto floor = DmaFloor::open(setup.value(), kWarmMsMax);
+  const auto floor =
+      DmaFloor::open(setup.value(), kWarmMsMin + setup.value().memory_bytes() / kPinnedBytesPerMs);
   if (!floor) return fail(fd, floor.status());
   FloorReply ready;
   ready.pinned_ms = floor.value()->pinned_ms();
