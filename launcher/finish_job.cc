@@ -137,6 +137,7 @@ bool should_keep(const Supervisor& supervisor, const RunReport& report) {
     case Ending::kSpawnFailed:
     case Ending::kTrainersDisagree:
     case Ending::kStateWentBack:
+    case Ending::kLauncherFailed:
       return true;  // a failure never costs the state
   }
   return true;
@@ -221,11 +222,15 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
     case Ending::kFatalExit:
       return static_cast<ExitCode>(core.ending_exit().code);
     case Ending::kSpawnFailed:
-      return trainer ? ExitCode::kTrainerFailed : ExitCode::kInternal;
+      if (trainer) return ExitCode::kTrainerFailed;
+      return supervisor.failure().code() == StatusCode::kNoSpace ? ExitCode::kNoResources
+                                                                 : ExitCode::kInternal;
     case Ending::kTrainersDisagree:
       return ExitCode::kTrainerFailed;
     case Ending::kStateWentBack:
       return ExitCode::kCorruptState;
+    case Ending::kLauncherFailed:
+      return exit_code_for(supervisor.failure());
   }
   return ExitCode::kInternal;
 }

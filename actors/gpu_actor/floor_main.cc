@@ -100,7 +100,8 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(optlease::run(argc, argv));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease-floor: %s\n", error.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+    const optlease::Status status = optlease::status_of(error);
+    std::fprintf(stderr, "optlease-floor: %s\n", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

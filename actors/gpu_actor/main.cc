@@ -73,7 +73,8 @@ int main(int argc, char** argv) {
     }
     return static_cast<int>(optlease::run_actor(*outcome.args));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease-gpu-actor: %s\n", error.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+    const optlease::Status status = optlease::status_of(error);
+    optlease::log_error("%s", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }
