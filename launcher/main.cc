@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/program_start.h"
 #include "launcher/commands/commands.h"

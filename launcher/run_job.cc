@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "actors/runtime/clock.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 #include "launcher/config_file.h"

@@ -8,9 +8,9 @@
 
 #include "actors/runtime/child_args.h"
 #include "actors/runtime/clock.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/log.h"
-#include "actors/runtime/program_start.h"
 #include "launcher/job_state.h"
 
 namespace optlease {

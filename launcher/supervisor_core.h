@@ -131,6 +131,8 @@ class SupervisorCore {
   uint64_t life(Seat seat) const;  // of the last process in the seat; 0: none yet
   std::vector<Seat> seats() const;
   const StoreFacts& facts() const { return facts_; }
+  // The highest step that was ever committed, as far as it was told here or known at the start.
+  Step step_seen() const { return step_seen_; }
   // Since the store's last answer; 0 where it is not up.
   uint64_t store_silent_ms(uint64_t now_ms) const;
   // Processes that SIGKILL could not end in kill_wait_ms.

@@ -14,6 +14,7 @@
 
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/dma_floor.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"

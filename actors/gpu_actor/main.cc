@@ -11,6 +11,7 @@
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/death_page.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 

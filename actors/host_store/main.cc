@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "actors/host_store/host_store.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "actors/monitor/monitor.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/program_start.h"
 
 namespace {

@@ -1,8 +1,6 @@
 // What every program of a job does before anything else. Not for libraries.
 #pragma once
 
-#include <exception>
-
 #include "shm/contract/status.h"
 
 namespace optlease {
@@ -13,9 +11,5 @@ void prepare_descriptors();
 // After the command line, before anything starts: InvalidArgument where an environment variable has
 // a value that is none (OPTLEASE_ISA). The program then ends with bad_configuration.
 Status check_environment();
-
-// Of an exception that came as far as main(): NoSpace, with words about limits, where memory,
-// threads or descriptors ran out, else Internal. The program ends with exit_code_for() of it.
-Status status_of(const std::exception& error);
 
 }  // namespace optlease

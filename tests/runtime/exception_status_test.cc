@@ -1,4 +1,4 @@
-#include "actors/runtime/program_start.h"
+#include "actors/runtime/exception_status.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace optlease {
 namespace {
 
-TEST(ProgramStart, WhatRanOutIsNoDefectOfThePrograms) {
+TEST(ExceptionStatus, WhatRanOutIsNoDefectOfThePrograms) {
   const std::filesystem::filesystem_error full("cannot copy",
                                                std::error_code(ENOSPC, std::generic_category()));
   const std::system_error thread(std::error_code(EAGAIN, std::generic_category()), "thread");
@@ -29,7 +29,7 @@ TEST(ProgramStart, WhatRanOutIsNoDefectOfThePrograms) {
   EXPECT_NE(status_of(thread).message().find("a thread cannot be started"), std::string::npos);
 }
 
-TEST(ProgramStart, AnythingElseIs) {
+TEST(ExceptionStatus, AnythingElseIs) {
   EXPECT_EQ(status_of(std::runtime_error("odd")).code(), StatusCode::kInternal);
   EXPECT_EQ(status_of(std::runtime_error("odd")).message(), "odd");
   const std::system_error io(std::error_code(EIO, std::generic_category()), "read");
