@@ -28,7 +28,7 @@ class Section {
   bool boolean(const char* key) const { return value(key).boolean; }
   std::string text(const char* key) const { return value(key).string; }
   uint64_t ms_of_seconds(const char* key) const {
-    return std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(number(key) * 1000)));
+    return static_cast<uint64_t>(std::llround(number(key) * 1000));
   }
   DType dtype(const char* key) const {
     DType dtype = DType::kF32;

@@ -34,14 +34,19 @@ void add(Errors* errors, const std::string& place, const std::string& path, std:
 
 void add_mismatch(Errors* errors, const KeyRule& rule, const ConfigValue& value,
                   const std::string& path) {
-  std::string text = "found " + found_text(value) + ", allowed: " + allowed_text(rule);
+  std::string text = "found " + found_text(value);
+  if (value.is_number() && rule.range.rounds_to_zero(value.number)) {
+    text += format(", which is kept as 0; the least above 0 is %g", 1 / rule.range.parts);
+  }
+  text += ", allowed: " + allowed_text(rule);
   if (value.kind == ValueKind::kString) text += hint(value.string, choices_of(rule));
   add(errors, value.place, path, std::move(text));
 }
 
 bool is_sound_number(const KeyRule& rule, const ConfigValue& value, bool integer) {
   if (integer ? value.kind != ValueKind::kInteger : !value.is_number()) return false;
-  return std::isfinite(value.number) && rule.range.contains(value.number);
+  return std::isfinite(value.number) && !value.underflows && rule.range.contains(value.number) &&
+         !rule.range.rounds_to_zero(value.number);
 }
 
 bool is_sound_string(const KeyRule& rule, const ConfigValue& value) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <numeric>
 
 #include "launcher/config_schema_table.h"
@@ -91,6 +92,10 @@ std::string lower(std::string_view text) {
 bool KeyRange::contains(double value) const {
   if (open_min ? value <= min : value < min) return false;
   return open_max ? value < max : value <= max;
+}
+
+bool KeyRange::rounds_to_zero(double value) const {
+  return parts > 0 && value != 0 && std::round(value * parts) == 0;
 }
 
 std::span<const SectionRule> schema_sections() { return kSections; }

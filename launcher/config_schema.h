@@ -30,7 +30,11 @@ struct KeyRange {
   double max = std::numeric_limits<double>::infinity();
   bool open_min = false;  // min itself is not allowed
   bool open_max = false;
+  // A value is kept as a whole number of this many parts of its unit; 0: as it is.
+  double parts = 0;
   bool contains(double value) const;
+  // True of a value other than 0 that would be kept as 0, which means something else.
+  bool rounds_to_zero(double value) const;
 };
 
 struct KeyRule {

@@ -12,6 +12,9 @@ inline constexpr KeyRange kAny{};
 constexpr KeyRange at_least(double min) { return {.min = min}; }
 constexpr KeyRange above(double min) { return {.min = min, .open_min = true}; }
 constexpr KeyRange between(double min, double max) { return {.min = min, .max = max}; }
+constexpr KeyRange in_parts(double min, double max, double parts) {
+  return {.min = min, .max = max, .parts = parts};
+}
 constexpr KeyRange from_until(double min, double max) {
   return {.min = min, .max = max, .open_max = true};
 }
@@ -21,7 +24,9 @@ inline constexpr double kElementsMax = 70368744177664.0;
 inline constexpr double kSecondsMax = 7 * 24 * 3600;
 inline constexpr double kMillisecondsMax = kSecondsMax * 1000;
 inline constexpr double kStepMax = 1e12;
-inline constexpr KeyRange kTimeoutRange{.min = 0, .max = kSecondsMax, .open_min = true};
+inline constexpr KeyRange kTimeoutRange{
+    .min = 0, .max = kSecondsMax, .open_min = true, .parts = 1000};
+inline constexpr KeyRange kSizeRange = in_parts(0, 1048576, 1 << 20);  // MiB, kept as bytes
 
 inline constexpr const char* kDTypes = "F32|BF16|F16";
 inline constexpr const char* kMainForms = "fp32|bf16+remainder";
@@ -114,7 +119,7 @@ inline constexpr KeyRule kKeys[] = {
     {"optimizer", "max_norm", kNumber, "", "0.0", at_least(0), "",
      "Clips the global gradient norm, over all spaces and ranks; 0: no clipping."},
 
-    {"offload", "chunk_size_mb", kNumber, "MiB", "64.0", between(0, 1048576), "",
+    {"offload", "chunk_size_mb", kNumber, "MiB", "64.0", kSizeRange, "",
      "Largest chunk, all its state arrays together; fractions are allowed; 0: one chunk a shard."},
     {"offload", "window_chunks", kInteger, "chunks", "1", between(1, kWindowChunksMax), "",
      "Chunks that are leased, copied and committed together."},
@@ -122,9 +127,9 @@ inline constexpr KeyRule kKeys[] = {
      "", "Windows leased ahead of the one being updated."},
     {"offload", "staging_buffers", kInteger, "windows", "3", between(1, 16), "",
      "Windows a rank holds on its device; three keep both directions busy."},
-    {"offload", "in_flight_mb", kNumber, "MiB", "0.0", between(0, 1048576), "",
+    {"offload", "in_flight_mb", kNumber, "MiB", "0.0", kSizeRange, "",
      "Most bytes leased at once on the node, one window of each rank at least; 0: no ceiling."},
-    {"offload", "fraction", kNumber, "", "1.0", between(0, 1), "",
+    {"offload", "fraction", kNumber, "", "1.0", in_parts(0, 1, 1e6), "",
      "Share of the state's travelling bytes that is offloaded, in millionths; the rest stays on "
      "the "
      "device, main weights first. 0: nothing travels. See docs/OPERATING.md."},

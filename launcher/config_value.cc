@@ -21,10 +21,35 @@ std::string place_of(const std::string& file, const toml::source_position& at) {
 struct Placer {
   const std::string& name;
   bool with_position;
+  std::string_view document;
   std::string operator()(const toml::source_region& region) const {
     return with_position ? place_of(name, region.begin) : name;
   }
 };
+
+// The document from a place on. Lines count from 1, and so do columns, in code points.
+std::string_view text_from(std::string_view document, const toml::source_position& at) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (document.starts_with(kByteOrderMark)) document.remove_prefix(kByteOrderMark.size());
+  for (toml::source_index line = 1; line < at.line; ++line) {
+    const size_t end = document.find('\n');
+    if (end == std::string_view::npos) return {};
+    document.remove_prefix(end + 1);
+  }
+  for (toml::source_index column = 1; column < at.column && !document.empty(); ++column) {
+    do {
+      document.remove_prefix(1);
+    } while (!document.empty() && (static_cast<unsigned char>(document[0]) & 0xC0) == 0x80);
+  }
+  return document;
+}
+
+// Whether the number that is written at the front of `text` has a digit other than 0 before its
+// exponent.
+bool is_written_other_than_zero(std::string_view text) {
+  const std::string_view mantissa = text.substr(0, text.find_first_not_of("+-0123456789._"));
+  return mantissa.find_first_of("123456789") != std::string_view::npos;
+}
 
 ConfigValue convert(const toml::node& node, const Placer& place);
 
@@ -72,6 +97,8 @@ ConfigValue convert(const toml::node& node, const Placer& place) {
     } else if constexpr (toml::is_floating_point<T>) {
       value.kind = ValueKind::kNumber;
       value.number = typed.get();
+      value.underflows = value.number == 0 &&
+                         is_written_other_than_zero(text_from(place.document, node.source().begin));
     } else if constexpr (toml::is_boolean<T>) {
       value.kind = ValueKind::kBool;
       value.boolean = typed.get();
@@ -90,7 +117,7 @@ std::optional<ConfigValue> parse_override_value(const std::string& text, const s
   try {
     const toml::table table = toml::parse(statement);
     if (table.size() != 1) return std::nullopt;
-    return convert(*table.get("v"), Placer{place, false});
+    return convert(*table.get("v"), Placer{place, false, statement});
   } catch (const toml::parse_error&) {
     return std::nullopt;
   }
@@ -142,6 +169,7 @@ std::string found_text(const ConfigValue& value) {
     case ValueKind::kInteger:
       return "the integer " + std::to_string(value.integer);
     case ValueKind::kNumber:
+      if (value.underflows) return "a number other than 0 that is too small to be told from 0";
       return format("the number %g", value.number);
     case ValueKind::kBool:
       return value.boolean ? "true" : "false";
@@ -166,7 +194,7 @@ bool parse_toml(const std::string& text, const std::string& file, ConfigValue* r
   }
   try {
     const toml::table table = toml::parse(text, file);
-    *root = convert(table, Placer{file, true});
+    *root = convert(table, Placer{file, true, text});
     return true;
   } catch (const toml::parse_error& error) {
     errors->push_back({place_of(file, error.source().begin), "",

@@ -22,6 +22,8 @@ struct ConfigValue {
   std::string string;  // kString; of a kDate its text
   int64_t integer = 0;
   double number = 0;  // kNumber and kInteger
+  // What is written is not 0, and `number` is: too small for a double.
+  bool underflows = false;
   bool boolean = false;
   std::vector<ConfigValue> items;     // kArray
   std::vector<ConfigMember> members;  // kTable, in the order of the file

@@ -115,12 +115,9 @@ void add_numa(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
 }
 
 bool should_keep(const Supervisor& supervisor, const RunReport& report) {
-  // Nothing was ever initialised, as far as the segment or else the store's last word says. A state
-  // that cannot be read is no reason to remove it.
-  const bool store_spoke = !supervisor.core().facts().ranks.empty();
-  const bool ever_committed = report.steps_committed != kNoStep ||
-                              (store_spoke && supervisor.core().facts().body.step_committed >= 0);
-  if (!ever_committed) return false;
+  // Nothing was ever initialised, as far as the segment or any life of the store said. A state that
+  // cannot be read is no reason to remove it.
+  if (report.steps_committed == kNoStep && supervisor.core().step_seen() == kNoStep) return false;
   if (report.exit_code == ExitCode::kCorruptState) return true;
   switch (supervisor.core().ending()) {
     case Ending::kCompleted:
@@ -132,6 +129,7 @@ bool should_keep(const Supervisor& supervisor, const RunReport& report) {
     case Ending::kSpawnFailed:
     case Ending::kTrainersDisagree:
     case Ending::kStateWentBack:
+    case Ending::kLauncherFailed:
       return true;  // a failure never costs the state
   }
   return true;
@@ -221,6 +219,8 @@ ExitCode exit_code_of(const Supervisor& supervisor) {
       return ExitCode::kTrainerFailed;
     case Ending::kStateWentBack:
       return ExitCode::kCorruptState;
+    case Ending::kLauncherFailed:
+      return exit_code_for(supervisor.failure());
   }
   return ExitCode::kInternal;
 }
@@ -231,8 +231,8 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
   report->ending = core.ending();
   report->ending_text = core.ending_text();
   report->commits = core.facts().body.commits;
-  // The store's last word, in case its segment cannot be read.
-  if (!core.facts().ranks.empty()) report->steps_committed = core.facts().body.step_committed;
+  // What the store's lives have said, in case its segment cannot be read.
+  report->steps_committed = core.step_seen();
   const bool names_are_ours = restore_names(supervisor, report);
   report->deaths = supervisor.recovery().records();
   report->rehearsals_wanted = supervisor.rehearsals().wanted();
@@ -255,6 +255,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
   clean_up(plan, claim, supervisor, names_are_ours, discard_state, report);
+  settle_exit_code(report);
 }
 
 }  // namespace optlease

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <system_error>
 
 #include "kernels/checksum.h"
 
@@ -86,11 +87,16 @@ uint64_t JobState::bytes() const {
 }
 
 Result<StateDigest> digest_job(const JobState& state, const KeepGoing& keep) {
-  auto working = std::async(std::launch::async, [&] {
-    return digest_state(state.view(), state.arenas(), &checksum_words);
-  });
+  const auto read = [&] { return digest_state(state.view(), state.arenas(), &checksum_words); };
+  std::future<decltype(read())> working;
+  try {
+    working = std::async(std::launch::async, read);
+  } catch (const std::system_error&) {
+    // Without a thread it is read here; what is lost meanwhile is found out afterwards.
+    working = std::async(std::launch::deferred, read);
+  }
   Status kept;
-  while (working.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+  while (working.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout) {
     if (kept.is_ok()) kept = keep();
   }
   auto digest = working.get();

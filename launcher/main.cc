@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/program_start.h"
 #include "launcher/commands/commands.h"
@@ -76,7 +77,8 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(run(argc, argv));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease: %s\n", error.what());
-    return static_cast<int>(ExitCode::kInternal);
+    const Status status = optlease::status_of(error);
+    std::fprintf(stderr, "optlease: %s\n", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "actors/runtime/clock.h"
 #include "shm/eintr.h"
@@ -22,6 +23,7 @@ extern char** environ;
 namespace optlease {
 namespace {
 
+constexpr size_t kErrorLines = 40;
 constexpr int kReapMs = 2000;  // SIGKILL ends any process but one that is stuck in the kernel
 
 enum class Stage : int { kParentGone, kLog, kKeep, kExec };
@@ -282,6 +284,20 @@ std::string tail_of(const std::string& path, size_t lines) {
     from = text.rfind('\n', from - 1);
   }
   return from == std::string::npos || from == 0 ? text : text.substr(from + 1);
+}
+
+std::string last_error_of(const std::string& log_file) {
+  // As actors/runtime/log.cc writes them: "<time>Z error [<process>] <text>".
+  constexpr std::string_view kMark = "Z error [";
+  std::istringstream lines(tail_of(log_file, kErrorLines));
+  std::string line, last;
+  while (std::getline(lines, line)) {
+    const size_t mark = line.find(kMark);
+    const size_t text = mark == std::string::npos ? mark : line.find("] ", mark);
+    // Words within a message may look alike: the time comes first.
+    if (text != std::string::npos && line.find(' ') > mark) last = line.substr(text + 2);
+  }
+  return last;
 }
 
 }  // namespace optlease

@@ -63,5 +63,7 @@ Result<std::string> find_program(const std::string& program);
 Result<std::string> own_directory();
 // The last `lines` lines of a file, for people; empty where it cannot be read.
 std::string tail_of(const std::string& path, size_t lines);
+// The text of the last error that a child of ours logged there; empty where it logged none.
+std::string last_error_of(const std::string& log_file);
 
 }  // namespace optlease

@@ -168,8 +168,10 @@ std::string to_json(const RunReport& report) {
   add_state(report, &out);
   out["checks"] = Json::array();
   for (const ReportCheck& check : checks) {
-    out["checks"].push_back(
-        {{"name", check.name}, {"passed", check.passed}, {"detail", check.detail}});
+    out["checks"].push_back({{"name", check.name},
+                             {"passed", check.passed},
+                             {"counts", check.counts},
+                             {"detail", check.detail}});
   }
   return out.dump(2, ' ', false, Json::error_handler_t::replace);
 }
@@ -215,7 +217,9 @@ std::string summary_text(const RunReport& report) {
   for (const ReportCheck& check : checks) {
     // What follows from the wish to stop is no failure.
     if (was_stopped && is_about_the_end(check)) continue;
-    if (!check.passed) out += "check failed: " + check.name + ": " + check.detail + "\n";
+    if (check.passed) continue;
+    out +=
+        (check.counts ? "check failed: " : "warning: ") + check.name + ": " + check.detail + "\n";
   }
   out += format("%s (%s): %s\n", name_of(report.ending), name_of(report.exit_code),
                 report.ending_text.c_str());

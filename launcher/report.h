@@ -95,10 +95,15 @@ struct ReportCheck {
   std::string name;
   bool passed = false;
   std::string detail;
+  bool counts = true;  // false: what was survived; it is told, and fails no run
 };
-// What a run has to have been; the report passes when all of them do.
+// What a run has to have been; it passes when all of them do that count.
 std::vector<ReportCheck> checks_of(const RunReport& report);
+// Every one, also those that do not count.
 bool passed(const std::vector<ReportCheck>& checks);
+// 0 and `passed` mean the same: a check that counts and failed takes the 0 away, and the ending's
+// words say which.
+void settle_exit_code(RunReport* report);
 // True of a check that a run which was stopped before its last step cannot pass.
 bool is_about_the_end(const ReportCheck& check);
 // "passed"; "stopped": ended by a wish before its last step, and nothing else is amiss; "refused":

@@ -2,12 +2,15 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "actors/runtime/clock.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 #include "launcher/config_file.h"
 #include "launcher/files.h"
+#include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
 #include "launcher/run_plan.h"
 #include "launcher/supervisor.h"
@@ -58,7 +61,7 @@ ExitCode refuse(const std::string& what, ExitCode code, const RunOptions& option
   report.config_path = options.config_path;
   report.ending_text = what;
   report.exit_code = code;
-  report.digest_error = "nothing was started";
+  if (report.ending == Ending::kNone) report.digest_error = "nothing was started";
   RunOptions without_summary = options;
   without_summary.quiet = true;
   const Status written = write_report(report, without_summary);
@@ -79,13 +82,26 @@ RunReport start_report(const JobPlan& plan) {
   return report;
 }
 
-ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& options,
-                   const ProgressLines& progress, RunReport begun, RunReport* report) {
+// What was made for a job that this launcher cannot carry on goes again, but never a state that
+// counts. REQUIRES: no process of the job lives.
+void leave(JobClaim& claim) {
+  bool counts = claim.resumed;
+  if (const auto state = JobState::open(claim.run); state) {
+    counts = counts || state.value().view().step_committed() != kNoStep;
+  }
+  if (counts || !remove_segments(claim.run).is_ok()) return;
+  (void)remove_run_directory(claim.run).is_ok();
+  claim.lock.release_and_unlink();
+}
+
+ExitCode supervise(const JobPlan& plan, SocketContext& context, JobClaim& claim,
+                   const RunOptions& options, const ProgressLines& progress, RunReport begun,
+                   RunReport* report) {
   const auto directory = own_directory();
   if (!directory) {
+    leave(claim);
     return refuse(directory.status().message(), ExitCode::kInternal, options, begun);
   }
-  SocketContext context;
   SupervisorSetup setup;
   setup.plan = plan;
   setup.program_directory = directory.value();
@@ -94,6 +110,7 @@ ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& optio
   auto supervisor = Supervisor::open(context, std::move(setup), claim);
   if (!supervisor) {
     const Status& why = supervisor.status();
+    leave(claim);
     return refuse(why.message(), exit_code_for(why), options, begun);
   }
   supervisor.value()->run();
@@ -105,14 +122,9 @@ ExitCode supervise(const JobPlan& plan, JobClaim& claim, const RunOptions& optio
   return report->exit_code;
 }
 
-}  // namespace
-
-ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
-  const ProgressLines progress(options);
-  ClaimOutcome outcome = claim_job(plan, options.mode);
-  RunReport begun = start_report(plan);
-  if (!outcome.claim) return refuse(outcome.failure.text, outcome.failure.code, options, begun);
-  JobClaim& claim = *outcome.claim;
+ExitCode run_claimed_job(const JobPlan& plan, SocketContext& context, JobClaim& claim,
+                         const RunOptions& options, const ProgressLines& progress, RunReport begun,
+                         RunReport* report) {
   for (const std::string& note : claim.notes) progress(note);
   begun.config_path = options.config_path;
   begun.resumed = claim.resumed;
@@ -121,7 +133,33 @@ ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunRepo
   if (claim.resumed) {
     progress(format("continuing from step %lld", static_cast<long long>(claim.step_committed)));
   }
-  return supervise(plan, claim, options, progress, std::move(begun), report);
+  return supervise(plan, context, claim, options, progress, std::move(begun), report);
+}
+
+}  // namespace
+
+ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
+  const ProgressLines progress(options);
+  RunReport begun = start_report(plan);
+  std::optional<SocketContext> context;
+  std::optional<ClaimOutcome> outcome;
+  ClaimFailure failure;
+  try {
+    context.emplace();  // its threads first: where they cannot be had, nothing has been touched
+    outcome.emplace(claim_job(plan, options.mode));
+    if (outcome->claim) {
+      return run_claimed_job(plan, *context, *outcome->claim, options, progress, begun, report);
+    }
+    failure = outcome->failure;
+  } catch (const std::exception& error) {
+    const Status why = status_of(error);
+    failure = {exit_code_for(why), "the launcher: " + why.message()};
+    if (outcome && outcome->claim) {
+      begun.ending = Ending::kLauncherFailed;
+      leave(*outcome->claim);
+    }
+  }
+  return refuse(failure.text, failure.code, options, begun);
 }
 
 ExitCode run_job(const RunOptions& options) {

@@ -21,16 +21,16 @@ constexpr int64_t kHoldRepeatMs = 100;  // until the first answer
 
 }  // namespace
 
-StoreLink::StoreLink(SocketContext& context, RunDirectory run, std::string routing_id)
-    : context_(context), run_(std::move(run)), routing_id_(std::move(routing_id)) {}
+StoreLink::StoreLink(SocketContext& context, RunDirectory run, std::string name)
+    : context_(context), run_(std::move(run)), name_(std::move(name)) {}
 
 Status StoreLink::reconnect() {
   socket_.reset();
   waiting_.clear();
   SocketOptions options;
-  options.routing_id = routing_id_;
+  options.routing_id = private_routing_id(name_);
   // A tool's last word is its release; the launcher's old words mean nothing to a new store.
-  options.linger_ms = routing_id_ == "launcher" ? 0 : 200;
+  options.linger_ms = name_ == "launcher" ? 0 : 200;
   auto socket =
       Socket::connect(context_, Socket::Type::kDealer, run_.store_socket(), std::move(options));
   if (!socket) return socket.status();

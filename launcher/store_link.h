@@ -19,8 +19,8 @@ namespace optlease {
 
 class StoreLink {
  public:
-  // `routing_id`: "launcher" or "tool.<pid>".
-  StoreLink(SocketContext& context, RunDirectory run, std::string routing_id);
+  // `name`: "launcher" or "tool.<pid>".
+  StoreLink(SocketContext& context, RunDirectory run, std::string name);
 
   // A new connection, for a new life of the store: what was queued for the old one is dropped.
   Status reconnect();
@@ -51,7 +51,7 @@ class StoreLink {
 
   SocketContext& context_;
   RunDirectory run_;
-  std::string routing_id_;
+  std::string name_;
   std::optional<Socket> socket_;
   std::deque<std::string> waiting_;
   uint64_t sequence_ = 0;

@@ -8,10 +8,10 @@
 
 #include "actors/runtime/child_args.h"
 #include "actors/runtime/clock.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/log.h"
 #include "launcher/job_state.h"
-#include "shm/resident_segment.h"
 
 namespace optlease {
 namespace {
@@ -122,6 +122,32 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::run() {
+  try {
+    loop();
+    return;
+  } catch (const std::exception& error) {
+    failure_ = status_of(error);
+    core_.stop(Ending::kLauncherFailed, "the launcher: " + failure_.message(), now());
+  }
+  try {
+    loop();
+  } catch (const std::exception&) {
+    kill_what_lives();
+  }
+}
+
+// Whom SIGKILL has ended the core no longer waits for.
+void Supervisor::kill_what_lives() {
+  core_.hurry(now());
+  for (auto& [key, live] : living_) live.child.signal_group(SIGKILL);
+  for (auto& [key, live] : living_) {
+    const auto exit = live.child.reap_within(kDestructorReapMs);
+    if (exit) core_.reaped(key.first, key.second, *exit, false, now());
+  }
+  living_.clear();
+}
+
+void Supervisor::loop() {
   while (!core_.finished()) {
     tick();
     act();
@@ -192,53 +218,6 @@ void Supervisor::sample() {
                static_cast<long long>(setup_.plan.steps)));
   }
   watch_names();
-}
-
-// As soon as the segments are there: what is open can be given its name back. Not the gradient
-// segments: their actors make them anew between steps, and an old one's sums would be a wrong
-// step's.
-void Supervisor::open_watch() {
-  std::vector<std::string> names = {claim_.run.control_segment()};
-  for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
-    names.push_back(claim_.run.arena_segment(Rank(r)));
-  }
-  auto watch = NameWatch::over(names);
-  if (!watch) return say("the segments' names cannot be watched: " + watch.status().message());
-  names_.emplace(std::move(watch).value());
-}
-
-// Somebody may remove or replace what lies in /dev/shm. The job goes on with what it has mapped.
-void Supervisor::watch_names() {
-  if (!names_ || core_.stopping()) return;
-  // Between two lives of the store this alone says that the job lives.
-  if (!serving_) serving_ = names_->serve(claim_.run.arena_segment(Rank(0))).is_ok();
-  for (const std::string& path : names_->lost_now()) {
-    say(path + " was removed or replaced by somebody. The job goes on, but a process that has to " +
-        "be restarted cannot map its state: `optlease stop --keep` saves it under its name again");
-  }
-  if (lock_loss_said_ || claim_.lock.name_still_ours()) return;
-  lock_loss_said_ = true;
-  say("somebody removed this job's lock from /dev/shm; the job goes on");
-}
-
-// Their actors make them, and may make them anew until the initial state is committed. Where the
-// device's memory holds what counts they may later, too, when somebody removed or damaged one.
-void Supervisor::watch_residents() {
-  const SegmentPlan& segment = setup_.plan.segment;
-  if (!names_ || residents_watched_ || !segment.split.has_resident()) return;
-  if (core_.facts().body.step_committed < 0) return;
-  std::vector<std::string> names;
-  for (uint32_t r = 0; r < segment.world_size; ++r) {
-    names.push_back(claim_.run.resident_segment(Rank(r)));
-  }
-  residents_watched_ = true;
-  const bool is_an_image = setup_.plan.device != "cpu";
-  const Status added = names_->add(names, is_an_image ? is_made_anew : nullptr);
-  if (!added.is_ok()) say("the resident segments cannot be watched: " + added.message());
-}
-
-Status Supervisor::restore_names(std::vector<std::string>* made) {
-  return names_ ? names_->restore(made) : Status::ok();
 }
 
 void Supervisor::act() {
@@ -365,25 +344,31 @@ Result<Child> Supervisor::spawn_child(Seat seat, uint64_t life, const ProcessPla
   return child;
 }
 
+Status Supervisor::try_to_start(Seat seat, uint64_t life, Live* live) {
+  if (seat.role == Role::kHostStore) OPTLEASE_TRY(link_.reconnect());
+  auto child = spawn_child(seat, life, processes_.at(seat), live);
+  if (!child) return child.status();
+  live->child = std::move(child).value();
+  return Status::ok();
+}
+
 void Supervisor::start_process(Seat seat, uint64_t life) {
-  Live live;
-  if (seat.role == Role::kHostStore) {
-    const Status connected = link_.reconnect();
-    if (!connected.is_ok()) {
-      core_.spawn_failed(seat, life, connected, now());
-      return;
-    }
+  // Its place first: a process that was forked is always known.
+  Live& live = living_[{seat, life}];
+  Status started;
+  try {
+    started = try_to_start(seat, life, &live);
+  } catch (const std::exception& error) {
+    started = status_of(error);  // nothing was forked: spawn() does not throw after that
   }
-  auto child = spawn_child(seat, life, processes_.at(seat), &live);
-  if (!child) {
-    core_.spawn_failed(seat, life, child.status(), now());
-    return;
+  if (!started.is_ok()) {
+    living_.erase({seat, life});
+    failure_ = started;
+    return core_.spawn_failed(seat, life, started, now());
   }
-  live.child = std::move(child).value();
   say(text_of(seat) + format(" started (incarnation %llu, pid %d)",
                              static_cast<unsigned long long>(life),
                              static_cast<int>(live.child.pid())));
-  living_[{seat, life}] = std::move(live);
   recovery_.spawned(seat, life, now());
   next_query_ms_ = std::min(next_query_ms_, now_ms() + kQueryMsMeasuring);
 }

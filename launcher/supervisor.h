@@ -44,7 +44,8 @@ class Supervisor {
   // Kills and reaps whatever still lives: nothing but a failure in run() leaves anything.
   ~Supervisor();
 
-  // Runs the job to its end, whatever that is.
+  // Runs the job to its end, whatever that is. What the loop throws stops the job, in order if that
+  // is still possible.
   void run();
 
   // What happened, for the report; meaningful once run() has returned.
@@ -55,6 +56,8 @@ class Supervisor {
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
   uint64_t process_bytes_peak() const { return process_bytes_peak_; }
   bool keep_requested() const { return keep_; }
+  // Why it ended with kLauncherFailed or kSpawnFailed.
+  const Status& failure() const { return failure_; }
   // NameWatch::restore of what the job's state lies in.
   // REQUIRES: run() has returned and everything was reaped.
   Status restore_names(std::vector<std::string>* made);
@@ -79,19 +82,24 @@ class Supervisor {
              ControlServer control, Vault vault, TelemetryProbe telemetry, UniqueFd signals);
 
   // supervisor.cc: the loop and what the core asks for.
+  void loop();
+  void kill_what_lives();
   void wait();
   void act();
   void execute(const Action& action);
   void start_process(Seat seat, uint64_t life);
+  Status try_to_start(Seat seat, uint64_t life, Live* live);
   Result<Child> spawn_child(Seat seat, uint64_t life, const ProcessPlan& process, Live* live);
   ChildArgs args_for(Seat seat, uint64_t life, int lifeline_fd);
   void record_death(const Action& action);
   void tick();
   void sample();
+  void say(const std::string& text) { setup_.say(text); }
+
+  // supervisor_names.cc: what the job's state lies in.
   void open_watch();
   void watch_names();
   void watch_residents();
-  void say(const std::string& text) { setup_.say(text); }
 
   // supervisor_events.cc: what the world has to say.
   void hear_children();
@@ -134,6 +142,7 @@ class Supervisor {
   bool serving_ = false;
   bool residents_watched_ = false;
   bool lock_loss_said_ = false;
+  Status failure_;
 };
 
 // SIGINT, SIGTERM and SIGHUP are taken from a descriptor, SIGPIPE is ignored. REQUIRES: called

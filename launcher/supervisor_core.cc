@@ -116,7 +116,7 @@ void SupervisorCore::lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms) 
 }
 
 void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool fatal,
-                            uint64_t now_ms) {
+                            uint64_t now_ms, const std::string& last_words) {
   const auto found = bodies_.find({seat, life});
   if (found == bodies_.end()) return;
   const bool was_open = found->second.lifeline_open;
@@ -127,14 +127,14 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
     say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
   }
   Chair& chair = chairs_.at(seat);
+  const std::string last = text_of(seat) + " ended with " + text_of(info);
   if (fatal && !stopping()) {
     set_state(chair, SeatState::kEnded, now_ms);
     last_dead_ = {seat, life};
     ending_exit_ = info;
-    stop(Ending::kFatalExit, text_of(seat) + " ended with " + text_of(info), now_ms);
+    stop(Ending::kFatalExit, last + (last_words.empty() ? "" : ": " + last_words), now_ms);
     return;
   }
-  const std::string last = text_of(seat) + " ended with " + text_of(info);
   // An actor's lifeline closes before its exit code is known.
   if (ending_ == Ending::kRestartIntensity && last_dead_ == BodyKey{seat, life} && !was_open) {
     ending_text_ += "; " + last;

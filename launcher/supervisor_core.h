@@ -53,6 +53,7 @@ enum class Ending {
   kSpawnFailed,       // a program could not be started at all
   kTrainersDisagree,  // one ended well while another asks for a step that needs them all
   kStateWentBack,     // a store serves an older committed step than was seen already
+  kLauncherFailed,    // the launcher itself ran out of memory, threads or the like
 };
 const char* name_of(Ending ending);
 
@@ -102,8 +103,10 @@ class SupervisorCore {
   void spawn_failed(Seat seat, uint64_t life, const Status& why, uint64_t now_ms);
   // The first sign of its death: the lifeline's end, or before that the word of its death page.
   void lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms);
-  // `fatal`: no restart mends it (a refused configuration, a corrupt state).
-  void reaped(Seat seat, uint64_t life, const ExitInfo& info, bool fatal, uint64_t now_ms);
+  // `fatal`: no restart mends it (a refused configuration, a corrupt state); `last_words`: what it
+  // said of that, or nothing.
+  void reaped(Seat seat, uint64_t life, const ExitInfo& info, bool fatal, uint64_t now_ms,
+              const std::string& last_words = {});
   void store_answered(const StoreFacts& facts, uint64_t now_ms);
   // Kills the seat's process on purpose; it is restarted at once and not counted as a failure.
   // False: there is no process in the seat now.
@@ -130,6 +133,8 @@ class SupervisorCore {
   uint64_t life(Seat seat) const;  // of the last process in the seat; 0: none yet
   std::vector<Seat> seats() const;
   const StoreFacts& facts() const { return facts_; }
+  // The highest step that was ever committed, as far as it was told here or known at the start.
+  Step step_seen() const { return step_seen_; }
   // Since the store's last answer; 0 where it is not up.
   uint64_t store_silent_ms(uint64_t now_ms) const;
   // Processes that SIGKILL could not end in kill_wait_ms.

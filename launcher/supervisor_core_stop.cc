@@ -267,6 +267,8 @@ const char* name_of(Ending ending) {
       return "trainers_disagree";
     case Ending::kStateWentBack:
       return "state_went_back";
+    case Ending::kLauncherFailed:
+      return "launcher_failed";
   }
   return "?";
 }

@@ -104,7 +104,9 @@ void Supervisor::reap(const Key& key) {
   live.child.signal_group(SIGKILL);
   const auto exit = live.child.try_reap();
   if (!exit) return;
-  core_.reaped(key.first, key.second, *exit, is_fatal(key.first, *exit), now());
+  const bool fatal = is_fatal(key.first, *exit);
+  core_.reaped(key.first, key.second, *exit, fatal, now(),
+               fatal ? last_error_of(live.log_file) : "");
   act();
   recovery_.exited(key.first, key.second, *exit, now());
   if (!exit->by_signal && exit->code != 0) {

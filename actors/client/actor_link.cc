@@ -49,7 +49,7 @@ ActorLink::ActorLink(const RunDirectory& directory, uint32_t rank,
 Result<ActorLink> ActorLink::connect(const RunDirectory& directory, uint32_t rank) {
   auto context = std::make_unique<SocketContext>();
   SocketOptions options;
-  options.routing_id = format("trainer.%d", static_cast<int>(::getpid()));
+  options.routing_id = private_routing_id(format("trainer.%d", static_cast<int>(::getpid())));
   // Repeats must not pile up while no actor listens: one that waits is as good as a hundred.
   options.send_high_water_mark = 2;
   auto socket =

@@ -17,6 +17,7 @@
 #include "actors/client/client.h"
 #include "actors/client/optlease.h"
 #include "actors/client/struct_copy.h"
+#include "actors/runtime/exception_status.h"
 #include "shm/contract/limits.h"
 
 struct optlease_client {
@@ -105,7 +106,7 @@ optlease_status guarded(optlease_client* client, Body&& body) noexcept {
     return OPTLEASE_NO_SPACE;
   } catch (const std::exception& error) {
     try {
-      return report(client, {StatusCode::kInternal, error.what()});
+      return report(client, status_of(error));
     } catch (...) {
       return OPTLEASE_INTERNAL;
     }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 
 namespace optlease {
 namespace {
@@ -20,11 +21,21 @@ uint64_t now_ns() {
 Result<std::unique_ptr<Device>> CpuDevice::create() {
   const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (fd < 0) return Status(StatusCode::kIo, format("eventfd: %s", std::strerror(errno)));
-  return std::unique_ptr<Device>(new CpuDevice(fd));
+  std::unique_ptr<CpuDevice> device(new CpuDevice(fd));
+  OPTLEASE_TRY(device->start());
+  return std::unique_ptr<Device>(std::move(device));
 }
 
-CpuDevice::CpuDevice(int completion_fd) : completion_fd_(completion_fd) {
-  for (Stream& stream : streams_) stream.thread = std::thread([this, &stream] { run(stream); });
+CpuDevice::CpuDevice(int completion_fd) : completion_fd_(completion_fd) {}
+
+// Not in the constructor: what was started is ended by the destructor.
+Status CpuDevice::start() {
+  try {
+    for (Stream& stream : streams_) stream.thread = std::thread([this, &stream] { run(stream); });
+  } catch (const std::system_error& error) {
+    return {StatusCode::kNoSpace, format("a stream's thread cannot be started: %s", error.what())};
+  }
+  return Status::ok();
 }
 
 CpuDevice::~CpuDevice() {
@@ -33,7 +44,9 @@ CpuDevice::~CpuDevice() {
     stopping_ = true;
   }
   for (Stream& stream : streams_) stream.more.notify_all();
-  for (Stream& stream : streams_) stream.thread.join();
+  for (Stream& stream : streams_) {
+    if (stream.thread.joinable()) stream.thread.join();
+  }
   for (char* buffer : staging_) munmap(buffer, staging_bytes_each_);
   close(completion_fd_);
 }

@@ -48,6 +48,7 @@ class CpuDevice final : public Device {
     std::thread thread;
   };
   explicit CpuDevice(int completion_fd);
+  Status start();
   void run(Stream& stream);
   void enqueue(StreamKind stream, std::function<void()> work);
   Stream& at(StreamKind kind) { return streams_[static_cast<size_t>(kind)]; }

@@ -14,6 +14,7 @@
 
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/dma_floor.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
@@ -22,7 +23,9 @@
 namespace optlease {
 namespace {
 
-constexpr uint64_t kWarmMsMax = 60'000;
+// Memory is pinned in the background, at some GB/s. The launcher waits longer than this.
+constexpr uint64_t kWarmMsMin = 5'000;
+constexpr uint64_t kPinnedBytesPerMs = 500'000;
 constexpr const char* kUsage =
     "optlease-floor --control-fd N\n"
     "What the link of one rank can do: copies between pinned shared memory and the device's\n"
@@ -56,7 +59,8 @@ ExitCode serve(int fd) {
   if (!first) return ExitCode::kLauncherLost;
   const auto setup = floor_setup_from(*first);
   if (!setup) return fail(fd, setup.status());
-  const auto floor = DmaFloor::open(setup.value(), kWarmMsMax);
+  const auto floor =
+      DmaFloor::open(setup.value(), kWarmMsMin + setup.value().memory_bytes() / kPinnedBytesPerMs);
   if (!floor) return fail(fd, floor.status());
   FloorReply ready;
   ready.pinned_ms = floor.value()->pinned_ms();
@@ -97,7 +101,8 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(optlease::run(argc, argv));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease-floor: %s\n", error.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+    const optlease::Status status = optlease::status_of(error);
+    std::fprintf(stderr, "optlease-floor: %s\n", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

@@ -22,7 +22,6 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
-constexpr uint32_t kGroupsFailedMax = 50;
 
 }  // namespace
 
@@ -78,8 +77,8 @@ Status GpuActor::open_parts() {
   if (!desk.is_ok()) return desk.status();
   desk_.emplace(std::move(desk).value());
   SocketOptions options;
-  options.routing_id =
-      format("r%u.i%llu", rank_.value, static_cast<unsigned long long>(args_.incarnation));
+  options.routing_id = private_routing_id(
+      format("r%u.i%llu", rank_.value, static_cast<unsigned long long>(args_.incarnation)));
   Result<Socket> store =
       Socket::connect(context_, Socket::Type::kDealer, directory_.store_socket(), options);
   if (!store.is_ok()) return store.status();
@@ -280,16 +279,14 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     if (outcome.group_epoch != machine_->group_epoch()) return;  // a group that is gone anyway
     log_warn("group %llx: %s", static_cast<unsigned long long>(outcome.group_epoch),
              outcome.status.text().c_str());
-    // A peer's death breaks a group or two. What goes on is this process's own trouble, such as no
-    // memory for a connection: it ends, so that the launcher's restart policy counts it.
-    if (++groups_failed_ == kGroupsFailedMax) {
+    if (group_failures_.failed()) {
       return end(exit_code_for(outcome.status),
                  format("%u groups in a row had no working collectives; the last: %s",
-                        kGroupsFailedMax, outcome.status.text().c_str()));
+                        GroupFailures::kInARowMax, outcome.status.text().c_str()));
     }
     return reattach("the group's collectives failed");
   }
-  groups_failed_ = 0;
+  group_failures_.worked();
   if (outcome.kind == WorkOutcome::Kind::kReduced) {
     computed_ = outcome.record;
     sums_ = outcome.sums;

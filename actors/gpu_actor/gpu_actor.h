@@ -10,6 +10,7 @@
 
 #include "actors/gpu_actor/collective_worker.h"
 #include "actors/gpu_actor/device.h"
+#include "actors/gpu_actor/group_failures.h"
 #include "actors/gpu_actor/initial_state.h"
 #include "actors/gpu_actor/rank_buffers.h"
 #include "actors/gpu_actor/step_log.h"
@@ -133,7 +134,7 @@ class GpuActor final : public PipelinePort {
   std::optional<SumsDigest> sums_;       // of the shards, as this incarnation made or found them
   std::optional<SumsCheck> sums_check_;  // of what another incarnation left, under way
   StepOverrides overrides_;
-  uint32_t groups_failed_ = 0;  // in a row, since a collective last worked
+  GroupFailures group_failures_;
   Step save_wanted_ =
       kNoStep;  // the committed step as of which the store wants resident slots saved
   std::optional<ExitCode> exit_code_;

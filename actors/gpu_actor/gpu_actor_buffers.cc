@@ -15,6 +15,7 @@
 #include "actors/gpu_actor/predecessor.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
+#include "shm/damage.h"
 
 namespace optlease {
 namespace {
@@ -69,7 +70,7 @@ Status GpuActor::open_window() {
     const StatusCode code = window.status().code();
     const bool no_state = !Segment::exists(directory_.control_segment());
     const bool late = code == StatusCode::kBusy || (code == StatusCode::kNotFound && no_state);
-    if (!late || lifeline_.closed()) return window.status();
+    if (!late || lifeline_.closed()) return as_damage(window.status());
     if (deadline.passed()) {
       return {StatusCode::kPeerLost,
               format("the host store has made no state within %llu ms (half of "
@@ -136,6 +137,7 @@ Status GpuActor::open_buffers() {
   const bool has_launcher = lifeline_.fd() >= 0;
   if (setup.home == ShardHome::kVault && has_launcher) OPTLEASE_TRY(outlive_launcher());
   Result<RankBuffers> buffers = RankBuffers::open(plan_, setup, std::move(memory).value());
+  if (buffers.status().code() == StatusCode::kPermission) return as_damage(buffers.status());
   if (!buffers.is_ok()) return buffers.status();
   buffers_.emplace(std::move(buffers).value());
   if (const ResidentArena* resident = buffers_->resident()) {

@@ -11,6 +11,7 @@
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/death_page.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 
@@ -73,7 +74,8 @@ int main(int argc, char** argv) {
     }
     return static_cast<int>(optlease::run_actor(*outcome.args));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease-gpu-actor: %s\n", error.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+    const optlease::Status status = optlease::status_of(error);
+    optlease::log_error("%s", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

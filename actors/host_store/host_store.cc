@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "actors/host_store/outbox.h"
+#include "actors/host_store/peer_guard.h"
 #include "actors/host_store/segments.h"
 #include "actors/host_store/store_service.h"
 #include "actors/runtime/clock.h"
@@ -22,6 +23,7 @@
 #include "actors/wire/endpoints.h"
 #include "actors/wire/socket.h"
 #include "shm/name_watch.h"
+#include "shm/processes.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
@@ -55,13 +57,14 @@ Result<UniqueFd> open_signals(bool with_interrupt) {
 class HostStore {
  public:
   HostStore(Socket socket, Lifeline lifeline, UniqueFd signals, StoreService service,
-            NameWatch names, std::string control, uint64_t stop_ttl_ms)
+            NameWatch names, std::string control, PeerGuard guard, uint64_t stop_ttl_ms)
       : socket_(std::move(socket)),
         lifeline_(std::move(lifeline)),
         signals_(std::move(signals)),
         service_(std::move(service)),
         names_(std::move(names)),
         control_(std::move(control)),
+        guard_(std::move(guard)),
         stop_ttl_ms_(stop_ttl_ms) {}
 
   ExitCode run() {
@@ -123,7 +126,12 @@ class HostStore {
   void receive_batch() {
     const uint64_t now = clock_ms();
     for (int i = 0; i < kBatchMessages && socket_.receive(&message_); ++i) {
-      service_.handle(message_.peer, message_.frame, now);
+      const PeerGuard::Verdict verdict = guard_.check(message_.peer, message_.pid);
+      service_.handle(message_.peer, message_.frame, now, verdict.status);
+      if (!verdict.status.is_ok() && verdict.is_new) {
+        log_warn("refused: %s: %s", verdict.status.message().c_str(),
+                 describe_process(message_.pid).c_str());
+      }
     }
   }
 
@@ -146,6 +154,7 @@ class HostStore {
   StoreService service_;
   NameWatch names_;
   const std::string control_;  // the control segment's name
+  PeerGuard guard_;
   bool served_ = false;
   Outbox outbox_;
   Message message_;
@@ -198,7 +207,8 @@ ExitCode run_host_store(const ChildArgs& args) {
   const uint64_t stop_ttl_ms = plan.value().restart.stop_timeout_ms / 2;
   HostStore host_store(std::move(socket).value(), std::move(lifeline).value(),
                        std::move(signals).value(), std::move(service).value(),
-                       std::move(watch).value(), names.control, stop_ttl_ms);
+                       std::move(watch).value(), names.control,
+                       PeerGuard(args.lifeline_fd < 0 ? 0 : ::getppid()), stop_ttl_ms);
   return host_store.run();
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "actors/host_store/host_store.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
 #include "actors/runtime/program_start.h"
 
@@ -43,8 +44,9 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   try {
     return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "optlease-host-store: %s\n", e.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+  } catch (const std::exception& error) {
+    const optlease::Status status = optlease::status_of(error);
+    optlease::log_error("%s", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

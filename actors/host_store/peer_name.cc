@@ -16,7 +16,12 @@ bool parse_number(std::string_view text, Number* out) {
 
 }  // namespace
 
+std::string_view name_in(std::string_view routing_id) {
+  return routing_id.substr(0, routing_id.find('@'));
+}
+
 PeerName parse_peer_name(std::string_view routing_id) {
+  routing_id = name_in(routing_id);
   if (routing_id == "launcher") return {.kind = PeerName::Kind::kLauncher};
   if (routing_id.starts_with("tool.") && routing_id.size() > 5) {
     return {.kind = PeerName::Kind::kTool};

@@ -11,7 +11,7 @@ namespace optlease {
 
 struct PeerName {
   enum class Kind {
-    kActor,     // "r<rank>.i<incarnation>"
+    kActor,     // "r<rank>.i<incarnation>"; this and the others with or without "@<anything>"
     kLauncher,  // "launcher"
     kTool,      // "tool.<anything>"
     kStranger,  // none of these: its frames are counted and dropped
@@ -21,6 +21,8 @@ struct PeerName {
   Incarnation incarnation = {};  // kActor
 };
 
+// The name in a routing id: what stands before the '@' of private_routing_id().
+std::string_view name_in(std::string_view routing_id);
 PeerName parse_peer_name(std::string_view routing_id);
 std::string actor_peer_name(Rank rank, Incarnation incarnation);
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "actors/runtime/log.h"
+#include "shm/damage.h"
 
 namespace optlease {
 namespace {
@@ -42,7 +43,11 @@ SegmentNames segment_names(const RunDirectory& directory, uint32_t world_size) {
 }
 
 Result<ChunkStore> open_segments(const JobPlan& plan, const SegmentNames& names, bool create) {
-  if (!create) return ChunkStore::recover(plan.segment, names);
+  if (!create) {
+    Result<ChunkStore> recovered = ChunkStore::recover(plan.segment, names);
+    if (!recovered) return as_damage(recovered.status());
+    return recovered;
+  }
   OPTLEASE_TRY(remove_half_made(names));
   ArenaPlacement placement{.nodes = plan.numa.nodes, .done = {}, .warnings = {}};
   Result<ChunkStore> store = ChunkStore::create(plan.segment, names, &placement);
@@ -58,7 +63,6 @@ Result<ChunkStore> open_segments(const JobPlan& plan, const SegmentNames& names,
 
 ExitCode exit_code_for_segments(const Status& why) {
   if (why.code() == StatusCode::kAlreadyExists) return ExitCode::kStateExists;
-  if (why.code() == StatusCode::kNotFound) return ExitCode::kStateAbsent;
   return exit_code_for(why);
 }
 

@@ -57,8 +57,7 @@ void StoreService::grant_waiting(uint64_t now_ms) {
     load_credits();
     const std::optional<WaitingLease> lease = credits_.next();
     if (!lease) return;
-    const std::string peer =
-        actor_peer_name(Rank{lease->header.rank}, Incarnation{lease->header.incarnation});
+    const std::string& peer = peers_[lease->header.rank].address;
     Status granted = check_lease(Rank{lease->header.rank}, lease->body);
     if (granted.is_ok()) granted = grant_lease(peer, lease->header, lease->body, 1, now_ms);
     if (!granted.is_ok()) refuse(peer, lease->header, granted);

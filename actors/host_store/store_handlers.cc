@@ -34,6 +34,7 @@ Status StoreService::on_hello(const Request& request) {
   sync_rank(rank);
   credits_.forget(rank);  // it has drained and asks anew
   peer.attached = request.incarnation();
+  peer.address = request.peer;
   peer.heard_ms = request.now_ms;
   coordinator_.on_attached(rank, body.step_published, same);
   if (!same) log_info("rank %u: incarnation %llu is attached", rank.value, num(peer.attached));

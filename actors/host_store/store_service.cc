@@ -103,7 +103,8 @@ void StoreService::add_ranks(const StoreOptions& options, uint64_t now_ms) {
   }
 }
 
-void StoreService::handle(const std::string& peer, std::string_view frame, uint64_t now_ms) {
+void StoreService::handle(const std::string& peer, std::string_view frame, uint64_t now_ms,
+                          const Status& identity) {
   const PeerName name = parse_peer_name(peer);
   if (name.kind == PeerName::Kind::kStranger) {
     ++strangers_dropped_;
@@ -112,6 +113,7 @@ void StoreService::handle(const std::string& peer, std::string_view frame, uint6
   MessageHeader header{};
   if (frame.size() >= sizeof header) std::memcpy(&header, frame.data(), sizeof header);
   if (header.magic != kMessageMagic) header = {};  // nothing of it is worth an echo
+  if (!identity.is_ok()) return refuse(peer, header, identity);
   const Result<Decoded> decoded = decode(frame);
   if (!decoded) {
     refuse(peer, header, decoded.status());

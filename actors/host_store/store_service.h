@@ -36,8 +36,10 @@ class StoreService {
   // Corrupt: the chunks' versions do not fit the committed step.
   static Result<StoreService> start(ChunkStore store, const StoreOptions& options, uint64_t now_ms);
 
-  // Handles one frame; its answers join the outgoing messages.
-  void handle(const std::string& peer, std::string_view frame, uint64_t now_ms);
+  // Handles one frame; its answers join the outgoing messages. One whose sender's `identity` is not
+  // ok is refused with its words.
+  void handle(const std::string& peer, std::string_view frame, uint64_t now_ms,
+              const Status& identity = Status::ok());
   // Does what time and the handled frames allow. Call after each batch of handle().
   void settle(uint64_t now_ms);
   std::vector<Message>* outgoing() { return &outgoing_; }
@@ -72,6 +74,7 @@ class StoreService {
   using Handler = Status (StoreService::*)(const Request&);
   struct RankPeer {
     Incarnation attached;  // 0: none
+    std::string address;   // its routing id
     uint64_t heard_ms = 0;
     Step step = kNoStep;  // of its last heartbeat
     uint32_t phase = 0;
@@ -161,8 +164,7 @@ class StoreService {
       const Incarnation to = peers_[r].attached;
       if (to.value == 0) continue;
       const Speaker speaker{r, to.value, epoch_.value};
-      outgoing_.push_back(
-          {actor_peer_name(Rank{r}, to), encode(speaker, kind, ++broadcasts_, body, payload)});
+      outgoing_.push_back({peers_[r].address, encode(speaker, kind, ++broadcasts_, body, payload)});
     }
   }
 

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "actors/monitor/monitor.h"
+#include "actors/runtime/exception_status.h"
 #include "actors/runtime/program_start.h"
 
 namespace {
@@ -74,7 +75,8 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "optlease-monitor: %s\n", error.what());
-    return static_cast<int>(optlease::ExitCode::kInternal);
+    const optlease::Status status = optlease::status_of(error);
+    std::fprintf(stderr, "optlease-monitor: %s\n", status.message().c_str());
+    return static_cast<int>(exit_code_for(status));
   }
 }

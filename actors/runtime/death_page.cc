@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "shm/contract/limits.h"
@@ -113,8 +114,14 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::make() {
     return Status(StatusCode::kNoSpace,
                   format("eventfd for a death page: %s", std::strerror(errno)));
   }
-  return std::unique_ptr<DeathWatch>(
-      new DeathWatch(std::move(fd).value(), std::move(memory).value(), std::move(event)));
+  try {
+    return std::unique_ptr<DeathWatch>(
+        new DeathWatch(std::move(fd).value(), std::move(memory).value(), std::move(event)));
+  } catch (const std::system_error& error) {
+    return Status(
+        StatusCode::kNoSpace,
+        format("the thread that watches a death page cannot be started: %s", error.what()));
+  }
 }
 
 DeathWatch::DeathWatch(UniqueFd child_fd, MappedBuffer page, UniqueFd event)

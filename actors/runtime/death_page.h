@@ -46,6 +46,7 @@ class DeathPageHold {
 // The launcher's end: makes the page and watches it, on a thread that only sleeps.
 class DeathWatch {
  public:
+  // NoSpace where there is no room for the page or for the thread.
   static Result<std::unique_ptr<DeathWatch>> make();
   // Ends the thread; within a millisecond or so.
   ~DeathWatch();

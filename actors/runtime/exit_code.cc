@@ -51,16 +51,16 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kOk:
       return "done as asked";
     case ExitCode::kInternal:
-      return "a defect of Optlease (its log has the last words), or a self-test or comparison "
-             "that failed";
+      return "a defect of Optlease (its log has the last words), or a self-test, a "
+             "comparison or a check of the report that failed";
     case ExitCode::kUsage:
       return "wrong command line; see --help";
     case ExitCode::kBadConfiguration:
       return "the configuration or `OPTLEASE_ISA` breaks a rule, or differs from the state that "
              "is to be resumed; the message names the key";
     case ExitCode::kNoResources:
-      return "shared, pinned, host, device or disk memory is too small; the message has the "
-             "numbers";
+      return "shared, pinned, host, device or disk memory is too small, or there is no room for a "
+             "thread; the message has the numbers";
     case ExitCode::kAlreadyRunning:
       return "a live process owns this job; stop it, or choose another name";
     case ExitCode::kStateExists:
@@ -74,8 +74,10 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kStoreLost:
       return "the host store does not answer";
     case ExitCode::kCorruptState:
-      return "a checksum, digest, magic or table does not hold, or the segments were exchanged "
-             "for older ones under a running job";
+      return "a checksum, digest, magic or table does not hold; a segment is gone, or something "
+             "else stands in its place (another mode, owner or kind of file), when a process of "
+             "the job starts that maps it; or the segments were exchanged for older ones under a "
+             "running job";
     case ExitCode::kReplaced:
       return "(an actor's) a newer incarnation of its rank runs; nothing to do";
     case ExitCode::kLauncherLost:

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "actors/trainer/training.h"
 #include "kernels/cpu_isa.h"
@@ -20,11 +22,13 @@ using optlease::TrainingOptions;
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitConfiguration = 3;
+constexpr int kExitNoResources = 4;
 constexpr int kExitTimeout = 13;
 constexpr int kExitNotRunning = 16;
 
 int exit_code_for(StatusCode code) {
   if (code == StatusCode::kInvalidArgument) return kExitUsage;
+  if (code == StatusCode::kNoSpace) return kExitNoResources;
   if (code == StatusCode::kTimeout) return kExitTimeout;
   if (code == StatusCode::kNotFound || code == StatusCode::kPeerLost) return kExitNotRunning;
   return kExitFailed;
@@ -98,6 +102,14 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("optlease-trainer: memory has run out\n", stderr);
+    return kExitNoResources;
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "optlease-trainer: %s\n", error.what());
+    const bool is_scarce = error.code() == std::errc::resource_unavailable_try_again ||
+                           error.code() == std::errc::not_enough_memory;
+    return is_scarce ? kExitNoResources : kExitFailed;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "optlease-trainer: %s\n", error.what());
     return kExitFailed;

@@ -1,14 +1,20 @@
 #include "actors/wire/socket.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <zmq.hpp>
 
@@ -24,6 +30,8 @@ constexpr int kOdditiesPerReceive = 256;
 constexpr int kReconnectMs = 20;
 constexpr int kReconnectMsMax = 200;
 constexpr int kListenBacklog = 1024;
+constexpr int kIoThreads = 1;
+constexpr int kLibraryThreads = kIoThreads + 1;  // one takes closed sockets down
 
 class Descriptor {
  public:
@@ -127,7 +135,8 @@ void apply(zmq::socket_t& socket, Socket::Type type, const SocketOptions& option
   switch (type) {
     case Socket::Type::kRouter:
       socket.set(zmq::sockopt::router_mandatory, true);
-      // A peer that comes back under its name before the old connection is seen dead takes over.
+      // A peer that comes back under its routing id before the old connection is seen dead takes
+      // over. Who must not be silenced that way has a private one.
       socket.set(zmq::sockopt::router_handover, true);
       break;
     case Socket::Type::kDealer:
@@ -151,6 +160,39 @@ Status zmq_error(const char* call, const std::string& path, int error) {
                 format("ZeroMQ %s of socket %s: %s", call, path.c_str(), zmq_strerror(error)));
 }
 
+// The library ends the process where it cannot start a thread. As many as it will start, at once:
+// their stacks are what it gets afterwards.
+void check_room_for_threads() {
+  std::array<std::thread, kLibraryThreads> threads;
+  std::atomic<bool> over = false;
+  const auto end_all = [&] {
+    over = true;
+    over.notify_all();
+    for (std::thread& thread : threads) {
+      if (thread.joinable()) thread.join();
+    }
+  };
+  try {
+    for (std::thread& thread : threads) thread = std::thread([&over] { over.wait(false); });
+  } catch (const std::system_error&) {
+    end_all();
+    throw;
+  }
+  end_all();
+}
+
+// "localhost:<uid>:<gid>:<pid>", which the library asks of the kernel when a peer connects.
+int pid_of_sender(zmq::message_t& part) {
+  const char* address = zmq_msg_gets(part.handle(), "Peer-Address");
+  const std::string_view text = address == nullptr ? "" : address;
+  const size_t colon = text.rfind(':');
+  int pid = 0;
+  if (colon == std::string_view::npos) return 0;
+  const auto [end, error] =
+      std::from_chars(text.data() + colon + 1, text.data() + text.size(), pid);
+  return error == std::errc{} && end == text.data() + text.size() ? pid : 0;
+}
+
 int send_part(void* socket, std::string_view bytes, int flags) {
   int result;
   do {
@@ -172,10 +214,14 @@ bool receive_part(void* socket, zmq::message_t* part) {
 struct SocketContext::Impl {
   // A monitor attaches to two sockets of every rank, more than ZeroMQ's default of 1023.
   std::shared_ptr<zmq::context_t> context =
-      std::make_shared<zmq::context_t>(1, static_cast<int>(4 * kRankCountMax));
+      std::make_shared<zmq::context_t>(kIoThreads, static_cast<int>(4 * kRankCountMax));
 };
 
-SocketContext::SocketContext() : impl_(std::make_unique<Impl>()) {}
+SocketContext::SocketContext() : impl_(std::make_unique<Impl>()) {
+  check_room_for_threads();
+  // The library starts its threads with the first socket: now, while there is room.
+  const zmq::socket_t first(*impl_->context, ZMQ_PAIR);
+}
 SocketContext::~SocketContext() = default;
 void* SocketContext::native() const { return impl_->context->handle(); }
 
@@ -287,11 +333,22 @@ bool Socket::receive(Message* out) {
       if (parts > parts_wanted) continue;
       std::string& target = parts_wanted == 2 && parts == 1 ? out->peer : out->frame;
       target.assign(static_cast<const char*>(part.data()), part.size());
+      if (!more && parts_wanted == 2) out->pid = pid_of_sender(part);
     }
     if (parts_wanted == 1) out->peer.clear();
     if (parts == parts_wanted) return true;
   }
   return false;
+}
+
+std::string private_routing_id(const std::string& name) {
+  uint64_t bits = 0;
+  ssize_t got;
+  do {
+    got = ::getrandom(&bits, sizeof bits, 0);
+  } while (got < 0 && errno == EINTR);
+  OPTLEASE_CHECK(got == sizeof bits, "getrandom: %s", std::strerror(errno));
+  return name + format("@%016llx", static_cast<unsigned long long>(bits));
 }
 
 bool is_listening(const std::string& path) {

@@ -16,6 +16,8 @@ namespace optlease {
 // bounded by SocketOptions::linger_ms).
 class SocketContext {
  public:
+  // Starts the library's threads. Throws std::system_error where the machine or a limit has no
+  // room for them (the library itself would abort).
   SocketContext();
   ~SocketContext();
   SocketContext(const SocketContext&) = delete;
@@ -43,7 +45,14 @@ struct SocketOptions {
 struct Message {
   std::string peer;  // ROUTER: routing id of the sender or receiver; else empty
   std::string frame;
+  // ROUTER, of a received message: the process that made the connection, as the kernel told it; 0
+  // where that is not known.
+  int pid = 0;
 };
+
+// "<name>@<16 hex digits>", another one with each call. A ROUTER gives a routing id to whoever
+// comes with it last: nobody else comes with this one, by accident or after a look at the protocol.
+std::string private_routing_id(const std::string& name);
 
 class Socket {
  public:

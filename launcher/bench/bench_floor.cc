@@ -15,13 +15,16 @@
 #include "shm/contract/geometry.h"
 #include "shm/contract/limits.h"
 #include "shm/eintr.h"
+#include "shm/processes.h"
 
 namespace optlease {
 namespace {
 
 constexpr uint64_t kRoundBytesMax = 1ull << 30;  // far beyond what caches hold
-constexpr int kAnswerMsMax = 180'000;            // beyond what is measured: contexts, pinning
 constexpr int kEndMs = 10'000;
+constexpr uint64_t kStartMs = 20'000;         // a process, on a busy machine
+constexpr uint64_t kContextMs = 5'000;        // a rank's device context; drivers make one at a time
+constexpr uint64_t kBytesPerMsMin = 500'000;  // 0.5 GB/s: a link that is slower is no link
 
 struct FloorProcess {
   size_t index = 0;  // into the setups
@@ -51,6 +54,9 @@ class FloorGroup {
   bool send(FloorProcess& process, const std::string& datagram);
   bool receive(FloorProcess& process, FloorReply* reply);
   bool died(FloorProcess& process);
+  // Who has not answered, and whether it could.
+  std::string silent_text(const std::vector<std::optional<FloorReply>>& heard,
+                          int timeout_ms) const;
 
   FloorOutcome& outcome_;
   std::vector<FloorProcess> processes_;
@@ -140,6 +146,20 @@ bool FloorGroup::receive(FloorProcess& process, FloorReply* reply) {
               format("the floor of rank %zu: ", process.index) + reply->failure);
 }
 
+std::string FloorGroup::silent_text(const std::vector<std::optional<FloorReply>>& heard,
+                                    int timeout_ms) const {
+  std::string text =
+      format("the floor did not answer within %.1f s: ", static_cast<double>(timeout_ms) * 1e-3);
+  const char* between = "";
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (heard[i]) continue;
+    text += between + format("rank %zu, ", processes_[i].index) +
+            describe_process(static_cast<int>(processes_[i].child.pid()));
+    between = "; ";
+  }
+  return text;
+}
+
 std::vector<FloorReply> FloorGroup::replies(int timeout_ms) {
   const Deadline deadline = Deadline::after_ms(timeout_ms);
   std::vector<std::optional<FloorReply>> heard(processes_.size());
@@ -162,8 +182,7 @@ std::vector<FloorReply> FloorGroup::replies(int timeout_ms) {
       if (!receive(processes_[i], &heard[i].emplace())) return {};
     }
     if (ready <= 0 && deadline.passed()) {
-      fail(ExitCode::kTimeout,
-           format("a floor process did not answer within %d s", timeout_ms / 1000));
+      fail(ExitCode::kTimeout, silent_text(heard, timeout_ms));
       return {};
     }
   }
@@ -207,14 +226,27 @@ std::vector<FloorSetup> floor_setups(const JobPlan& plan) {
   return setups;
 }
 
+FloorPatience floor_patience(const std::vector<FloorSetup>& setups, uint64_t measure_ms) {
+  // Ranks share the memory's rate. Each order has a round that begins just before its time is up,
+  // the setup the reserving of the memory and its first rounds.
+  uint64_t bytes = 0, context_ms = 0;
+  for (const FloorSetup& setup : setups) {
+    bytes += 2 * setup.memory_bytes();
+    if (setup.device != "cpu") context_ms += kContextMs;
+  }
+  const uint64_t copy_ms = kStartMs + bytes / kBytesPerMsMin;
+  return {.setup_ms = static_cast<int>(copy_ms + context_ms),
+          .order_ms = static_cast<int>(copy_ms + measure_ms)};
+}
+
 FloorOutcome measure_floor(const std::vector<FloorSetup>& setups, uint64_t measure_ms,
                            const std::string& program_directory) {
   FloorOutcome outcome;
   outcome.ranks.resize(setups.size());
   FloorGroup group(&outcome);
   if (!group.open(setups, program_directory + "/optlease-floor")) return outcome;
-  const int timeout_ms = kAnswerMsMax + static_cast<int>(measure_ms);
-  const auto ready = group.replies(timeout_ms);
+  const FloorPatience patience = floor_patience(setups, measure_ms);
+  const auto ready = group.replies(patience.setup_ms);
   if (ready.size() != group.processes().size()) return outcome;
   for (size_t i = 0; i < ready.size(); ++i) {
     outcome.ranks[group.processes()[i].index].pin_seconds =
@@ -222,7 +254,7 @@ FloorOutcome measure_floor(const std::vector<FloorSetup>& setups, uint64_t measu
   }
   for (const auto direction : {FloorDirection::kBoth, FloorDirection::kIn, FloorDirection::kOut}) {
     if (!group.tell(to_json(FloorOrder{direction, measure_ms}))) return outcome;
-    const auto replies = group.replies(timeout_ms);
+    const auto replies = group.replies(patience.order_ms);
     if (replies.size() != group.processes().size()) return outcome;
     for (size_t i = 0; i < replies.size(); ++i) {
       const size_t rank = group.processes()[i].index;

@@ -87,11 +87,12 @@ TEST(HostStoreProcess, CreateRefusesAValidSegmentAndLeavesItAlone) {
   EXPECT_EQ(job.check(3), "");
 }
 
-TEST(HostStoreProcess, RecoveringNothingIsAnErrorOfItsOwn) {
+// Who starts it to recover has seen a state there.
+TEST(HostStoreProcess, RecoveringWhatIsNotThereIsDamage) {
   StoreProcess job;
   const int status = job.run_to_end(false);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kStateAbsent));
+  EXPECT_EQ(WEXITSTATUS(status), code(ExitCode::kCorruptState));
 }
 
 // Fault case 22.

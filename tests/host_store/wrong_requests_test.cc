@@ -142,8 +142,12 @@ TEST(PeerName, ParsesExactlyWhatTheProtocolNames) {
   EXPECT_EQ(actor.rank, Rank{12});
   EXPECT_EQ(actor.incarnation, Incarnation{345});
   EXPECT_EQ(parse_peer_name(actor_peer_name(Rank{3}, Incarnation{4})).rank, Rank{3});
-  for (const char* bad : {"", "r", "r1", "r1.i", "r.i1", "r1.i2x", "rx.i1", "r-1.i1", "tool.",
-                          "launcher2", "r4294967296.i1", "r1.i-1", " r1.i1"}) {
+  EXPECT_EQ(parse_peer_name("launcher@0f").kind, PeerName::Kind::kLauncher);
+  EXPECT_EQ(parse_peer_name("tool.12@0f").kind, PeerName::Kind::kTool);
+  EXPECT_EQ(parse_peer_name("r12.i345@0f@1").incarnation, Incarnation{345});
+  for (const char* bad :
+       {"", "r", "r1", "r1.i", "r.i1", "r1.i2x", "rx.i1", "r-1.i1", "tool.", "launcher2",
+        "@launcher", "r1.i@2", "r4294967296.i1", "r1.i-1", " r1.i1"}) {
     EXPECT_EQ(parse_peer_name(bad).kind, PeerName::Kind::kStranger) << bad;
   }
 }

@@ -245,6 +245,24 @@ TEST(BenchFloor, CopiesOnlyWhatTravels) {
   EXPECT_LT(half, whole * 6 / 10);
 }
 
+TEST(BenchFloor, WaitsForWhatIsCopiedAndNotForMinutes) {
+  FloorSetup setup;
+  setup.copy_bytes = setup.slot_bytes = 1u << 20;
+  setup.copies = 1;
+  const FloorPatience small = floor_patience({setup}, 500);
+  EXPECT_GE(small.setup_ms, 20'000);
+  EXPECT_LE(small.setup_ms, 21'000);
+  EXPECT_GE(small.order_ms, 20'500);
+  EXPECT_LE(small.order_ms, 21'500);
+  // 1 GiB each way, each byte twice, at 0.5 GB/s.
+  setup.copies = 1024;
+  EXPECT_NEAR(floor_patience({setup}, 0).order_ms, 20'000 + 8'590, 10);
+  EXPECT_NEAR(floor_patience({setup, setup}, 0).order_ms, 20'000 + 2 * 8'590, 10);
+  setup.device = "cuda";
+  EXPECT_EQ(floor_patience({setup, setup}, 0).setup_ms,
+            floor_patience({setup, setup}, 0).order_ms + 10'000);
+}
+
 TEST(BenchText, JsonAndWordsHaveTheSameFigures) {
   BenchOptions options;
   options.parameters = 5000;

@@ -176,7 +176,8 @@ std::vector<std::string> wrong_values(const KeyRule& rule) {
       wrong.insert(wrong.end(), numbers.begin(), numbers.end());
       break;
     case KeyType::kNumber:
-      wrong.insert(wrong.end(), {"\"1\"", "nan", "inf", "[1]"});
+      wrong.insert(wrong.end(), {"\"1\"", "nan", "inf", "[1]", "1e-400", "0.01e-400"});
+      if (rule.range.parts > 0) wrong.insert(wrong.end(), {"1e-300", "1e-9"});
       wrong.insert(wrong.end(), numbers.begin(), numbers.end());
       break;
     case KeyType::kBool:
@@ -193,7 +194,7 @@ std::vector<std::string> wrong_values(const KeyRule& rule) {
       for (const std::string& number : numbers) wrong.push_back("[" + number + "]");
       break;
     case KeyType::kNumberPair:
-      wrong.insert(wrong.end(), {"0.9", "[0.9]", "[0.9, 1]"});
+      wrong.insert(wrong.end(), {"0.9", "[0.9]", "[0.9, 1]", "[0.9, 1e-400]"});
       break;
     case KeyType::kRanks:
       wrong.insert(wrong.end(), {"0", "\"some\"", "[-1]", "[\"0\"]"});

@@ -250,5 +250,40 @@ TEST(ConfigRules, AnIntegerForTheParametersIsAPlainShape) {
   EXPECT_NE(parse_text(job).text.find("found the integer 1000"), std::string::npos);
 }
 
+TEST(ConfigRules, ANumberThatIsTooSmallToBeWhatItSaysIsRefusedAndZeroIsNot) {
+  const Parsed tiny = parse_whole("[optimizer]\n# \u00e9\nlr = 1e-400\n");
+  EXPECT_EQ(tiny.text.find("job.toml:11:6: optimizer.lr: found a number other than 0 that is too "
+                           "small to be told from 0, allowed: "),
+            0u)
+      << tiny.text;
+  const Parsed inner = parse_whole("[optimizer]\nlr = 0.0e-9\nbetas = [0.0, 1_0e-400]\n");
+  EXPECT_EQ(inner.errors.size(), 1u) << inner.text;
+  EXPECT_NE(inner.text.find("optimizer.betas: found a number other than 0"), std::string::npos)
+      << inner.text;
+  const Parsed wide = parse_whole(
+      "", {"model.parameters=[{ name = \"\u00e9\u00e9\", shape = [0, 4], std = 1e-400 }]"});
+  EXPECT_NE(wide.text.find("std: found a number other than 0"), std::string::npos) << wide.text;
+  const Parsed set = parse_whole("", {"optimizer.eps=1e-400"});
+  EXPECT_NE(set.text.find("--set optimizer.eps=1e-400: optimizer.eps: found a number other than 0"),
+            std::string::npos)
+      << set.text;
+  const Parsed chunk = parse_whole("[offload]\nchunk_size_mb = 1e-300\n");
+  EXPECT_NE(chunk.text.find("job.toml:10:17: offload.chunk_size_mb: found the number 1e-300, which "
+                            "is kept as 0; the least above 0 is 9.53674e-07"),
+            std::string::npos)
+      << chunk.text;
+  for (const char* key : {"offload.in_flight_mb", "offload.fraction", "restart.period_s"}) {
+    EXPECT_NE(parse_whole("", {std::string(key) + "=1e-300"}).text.find("which is kept as 0"),
+              std::string::npos)
+        << key;
+  }
+  for (const char* zero :
+       {"optimizer.lr=0.0", "optimizer.lr=-0.0", "optimizer.lr=0", "optimizer.lr=0.000e-400",
+        "optimizer.lr=1e-300", "offload.chunk_size_mb=0.0", "offload.chunk_size_mb=0",
+        "offload.in_flight_mb=0", "restart.period_s=0.001"}) {
+    EXPECT_TRUE(parse_whole("", {zero}).ok) << zero << "\n" << parse_whole("", {zero}).text;
+  }
+}
+
 }  // namespace
 }  // namespace optlease

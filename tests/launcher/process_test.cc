@@ -249,6 +249,20 @@ TEST_F(ProcessTest, TailGivesTheLastLines) {
   EXPECT_EQ(tail_of(directory_ + "/absent", 3), "");
 }
 
+TEST_F(ProcessTest, TheLastErrorOfALogIsFoundAmongOtherLines) {
+  const auto last_of = [&](const std::string& text) {
+    std::ofstream(log_) << text;
+    return last_error_of(log_);
+  };
+  const std::string time = "2026-11-30T08:08:14.276Z ";
+  EXPECT_EQ(last_of(time + "info  [host_store] created\n"), "");
+  EXPECT_EQ(last_of(time + "error [host_store] first\n" + time + "error [host_store] a [b] c\n" +
+                    time + "warn  [host_store] said: Z error [x] y\nnoise\n"),
+            "a [b] c");
+  EXPECT_EQ(last_of(""), "");
+  EXPECT_EQ(last_error_of(directory_ + "/absent"), "");
+}
+
 TEST_F(ProcessTest, KnowsWhereItLies) {
   const auto directory = own_directory();
   ASSERT_TRUE(directory.is_ok());

@@ -115,6 +115,49 @@ TEST(Report, EveryCheckCanFail) {
                         "no_unexpected_restarts"));
 }
 
+// What a shell and what a reader of the report are told is the same.
+TEST(Report, ItPassesWhereTheExitCodeIsZeroAndNowhereElse) {
+  const auto settled = [](auto spoil) {
+    RunReport report = good();
+    spoil(report);
+    settle_exit_code(&report);
+    const bool passes = json::parse(to_json(report))["status"] == "passed";
+    EXPECT_EQ(passes, report.exit_code == ExitCode::kOk) << summary_text(report);
+    return report;
+  };
+  EXPECT_EQ(settled([](auto&) {}).exit_code, ExitCode::kOk);
+  const RunReport spent = settled([](auto& r) { r.ranks[0].staging_peak_bytes = 11; });
+  EXPECT_EQ(spent.exit_code, ExitCode::kInternal);
+  EXPECT_NE(spent.ending_text.find("check failed: staging_within_budget"), std::string::npos)
+      << spent.ending_text;
+  EXPECT_EQ(settled([](auto& r) { r.segments_left = {"/x"}; }).exit_code, ExitCode::kInternal);
+  EXPECT_EQ(settled([](auto& r) { r.rehearsals_wanted = 1; }).exit_code, ExitCode::kInternal);
+  EXPECT_EQ(settled([](auto& r) {
+              r.exit_code = ExitCode::kCrashLoop;
+              r.unreaped = {"x"};
+            }).exit_code,
+            ExitCode::kCrashLoop)
+      << "what ended it says more than a check";
+}
+
+TEST(Report, AFailureThatWasSurvivedIsToldAndFailsNothing) {
+  RunReport report = good();
+  report.deaths = {death(DeathCause::kOwn, ExitInfo{true, SIGSEGV})};
+  settle_exit_code(&report);
+  EXPECT_EQ(report.exit_code, ExitCode::kOk);
+  EXPECT_FALSE(passed(checks_of(report))) << "the bench wants none at all";
+  const json out = json::parse(to_json(report));
+  EXPECT_EQ(out["status"], "passed");
+  for (const json& check : out["checks"]) {
+    const bool survived = check["name"] == "no_unexpected_restarts";
+    EXPECT_EQ(check["counts"], !survived) << check;
+    EXPECT_EQ(check["passed"], !survived) << check;
+  }
+  EXPECT_NE(summary_text(report).find("warning: no_unexpected_restarts: 1 processes failed"),
+            std::string::npos)
+      << summary_text(report);
+}
+
 TEST(Report, WantedKillsAndKillsFromOutsideAreNoFailure) {
   RunReport report = good();
   report.deaths = {death(DeathCause::kRehearsal, ExitInfo{true, SIGKILL}),

@@ -250,5 +250,25 @@ TEST(SupervisorCore, AnActorsStartTimeWaitsForTheStore) {
   EXPECT_EQ(job.core().state(actor(0)), SeatState::kRunning);
 }
 
+TEST(SupervisorCore, AFatalEndIsToldInTheProcesssOwnWords) {
+  CoreJob job(CoreJob::options(2, false));
+  job.start_all();
+  const uint64_t life = job.core().life(actor(1));
+  job.core().reaped(actor(1), life, {false, 10}, true, job.now(), "/dev/shm/x has mode 0644");
+  EXPECT_EQ(job.core().ending(), Ending::kFatalExit);
+  EXPECT_EQ(job.core().ending_text(),
+            "gpu_actor 1 ended with exit code 10: /dev/shm/x has mode 0644");
+}
+
+TEST(SupervisorCore, WhatWasCommittedIsRememberedAcrossTheStoresDeath) {
+  CoreJob job(CoreJob::options(1, false));
+  EXPECT_EQ(job.core().step_seen(), kNoStep);
+  job.start_all();
+  job.answer(7);
+  job.die(kStore);
+  EXPECT_TRUE(job.core().facts().ranks.empty());
+  EXPECT_EQ(job.core().step_seen(), 7);
+}
+
 }  // namespace
 }  // namespace optlease

@@ -77,6 +77,12 @@ CommandResult wait_for(pid_t pid, int timeout_s, const std::string& output_path)
 
 }  // namespace
 
+void expect_passed(const Json& report) {
+  ASSERT_TRUE(report.is_object()) << report;
+  EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
+  for (const Json& check : report["checks"]) EXPECT_EQ(check["passed"], true) << check;
+}
+
 bool long_tests() { return std::getenv("OPTLEASE_TEST_LONG") != nullptr; }
 
 SystemJob::SystemJob(const std::string& name) {

@@ -214,6 +214,15 @@ TEST_F(Bench, AKilledFloorIsAnErrorInWords) {
   EXPECT_NE(result.output.find("floor process of rank"), std::string::npos) << result.output;
 }
 
+TEST_F(Bench, AFloorThatIsStoppedIsNamedAndEndsTheBench) {
+  const CommandResult result =
+      disturbed({"--floor-ms", "10"}, "optlease-floor", [](pid_t pid) { kill(pid, SIGSTOP); });
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kTimeout)) << result.output;
+  EXPECT_NE(result.output.find("rank 0, process"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("stopped"), std::string::npos) << result.output;
+  EXPECT_TRUE(pids_of("optlease-floor").empty());
+}
+
 TEST_F(Bench, AKilledLaunchersFloorEndsWithIt) {
   const CommandResult result = disturbed({"--floor-ms", "50000"}, "optlease-floor", [&](pid_t) {
     for (const pid_t pid : pids_of("optlease" + std::string(1, '\0') + "bench")) {

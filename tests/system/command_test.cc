@@ -204,7 +204,7 @@ TEST_F(LiveJob, AnActorWhoseArenaWasRemovedEndsTheJobInWordsAndTheStateIsPutBack
   }
   kill(job.pid_of("gpu_actor", 1), SIGKILL);
   const CommandResult ended = job.wait(60);
-  EXPECT_EQ(ended.exit_code, static_cast<int>(ExitCode::kCrashLoop)) << ended.output;
+  EXPECT_EQ(ended.exit_code, static_cast<int>(ExitCode::kCorruptState)) << ended.output;
   EXPECT_NE(ended.output.find(".r1: No such file"), std::string::npos) << ended.output;
   EXPECT_NE(ended.output.find("is put back"), std::string::npos) << ended.output;
   const int64_t step = job.report()["steps_committed"].get<int64_t>();

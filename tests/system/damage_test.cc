@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <regex>
 
 #include "actors/runtime/exit_code.h"
@@ -226,6 +228,97 @@ TEST(Damage, ACommittedStepNeverGoesBackWhereTheSegmentsAreReplacedByOlderFiles)
 }
 TEST(Damage, ACommittedStepNeverGoesBackWhereOnlyTheLauncherKnowsOfIt) {
   go_back_in_time("back-alone", Exchange::kBytes, true);
+}
+
+// What stands in a segment's place when a process that maps it is started again.
+struct Exchanged {
+  const char* segment;
+  const char* role;
+  const char* words;
+};
+
+// The launcher stands still while a process is killed and a segment changes.
+Json ends_at_once(SystemJob& job, const Exchanged& what,
+                  const std::function<void(const std::string&)>& exchange) {
+  job.start();
+  EXPECT_TRUE(job.wait_for_step(3));
+  const pid_t victim = job.pid_of(what.role, 0);
+  EXPECT_GT(victim, 0);
+  kill(job.launcher_pid(), SIGSTOP);
+  kill(victim, SIGKILL);
+  exchange(Segment::path_of(segment_name(job, what.segment)));
+  kill(job.launcher_pid(), SIGCONT);
+  const CommandResult result = job.wait(60);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
+  const Json report = job.report();
+  EXPECT_EQ(report["ending"], "fatal_exit");
+  EXPECT_EQ(report["state_kept"], true);
+  EXPECT_LE(report["restarts"].size(), 2u)
+      << "the killed one and the one that found the damage: " << report["restarts"];
+  const std::string text = report["ending_text"].get<std::string>();
+  for (const std::string& words : {Segment::path_of(segment_name(job, what.segment)),
+                                   std::string(what.words), std::string(what.role)}) {
+    EXPECT_NE(text.find(words), std::string::npos) << words << ": " << text;
+    EXPECT_NE(result.output.find(words), std::string::npos) << words << ": " << result.output;
+  }
+  return report;
+}
+
+const std::vector<std::string> kHalfResident = {
+    "job.steps=100000",   "gradients.nonfinite_steps=[]", "model.elements=60000",
+    "ranks.world_size=1", "offload.chunk_size_mb=0.0625", "offload.fraction=0.5"};
+
+TEST(Damage, ASegmentOfAnotherModeEndsTheJobAtOnceAndIsNamed) {
+  int index = 0;
+  for (const Exchanged& what : {Exchanged{"r0", "gpu_actor", "mode 0644, not 0600"},
+                                {"ctl", "host_store", "mode 0644, not 0600"},
+                                {"d0", "gpu_actor", "mode 0644, not 0600"}}) {
+    SystemJob job("mode" + std::to_string(index++));
+    job.use("synthetic.toml", kHalfResident);
+    ends_at_once(job, what, [](const std::string& path) { chmod(path.c_str(), 0644); });
+    chmod(Segment::path_of(segment_name(job, what.segment)).c_str(), 0600);
+    // Put right, it goes on.
+    job.start({"--resume"});
+    EXPECT_TRUE(job.wait_for_step(job.status()["step_committed"].get<int64_t>() + 1));
+    EXPECT_EQ(job.command({"stop", "{job}", "--discard"}).exit_code, 0);
+    job.wait(30);
+  }
+}
+
+TEST(Damage, ALinkInASegmentsPlaceEndsTheJobAtOnceAndIsNotFollowed) {
+  int index = 0;
+  for (const Exchanged& what : {Exchanged{"r0", "host_store", "a symbolic link is never followed"},
+                                {"r0", "gpu_actor", "a symbolic link is never followed"},
+                                {"d0", "gpu_actor", "a symbolic link is never followed"}}) {
+    SystemJob job("link" + std::to_string(index++));
+    job.use("synthetic.toml", kHalfResident);
+    const std::string target = job.directory() + "/target";
+    std::ofstream(target) << "somebody else's";
+    const std::string path = Segment::path_of(segment_name(job, what.segment));
+    ends_at_once(job, what, [&](const std::string& at) {
+      fs::remove(at);
+      fs::create_symlink(target, at);
+    });
+    std::string text;
+    std::getline(std::ifstream(target), text);
+    EXPECT_EQ(text, "somebody else's");
+    EXPECT_TRUE(fs::is_symlink(path));
+    fs::remove(path);
+    EXPECT_EQ(job.command({"clean", "{job}", "--include-kept"}).exit_code, 0);
+  }
+}
+
+TEST(Damage, AnArenaThatIsMovedAwayWithoutAStoreIsDamageAndPutBack) {
+  SystemJob job("moved");
+  job.use("synthetic.toml", kHalfResident);
+  const Json report = ends_at_once(job, {"r0", "host_store", "No such file"},
+                                   [](const std::string& path) { fs::remove(path); });
+  EXPECT_NE(report["ending_text"].get<std::string>().find("is put back"), std::string::npos);
+  const int64_t step = report["steps_committed"].get<int64_t>();
+  job.start({"--resume"});
+  EXPECT_TRUE(job.wait_for_step(step + 3));
+  EXPECT_EQ(job.command({"stop", "{job}", "--discard"}).exit_code, 0);
+  job.wait(30);
 }
 
 }  // namespace

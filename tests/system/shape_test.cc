@@ -14,7 +14,7 @@ std::string digest_with(const std::string& config, std::vector<std::string> over
   SystemJob job("shape");
   job.use(config, std::move(overrides));
   const Json report = job.run();
-  EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
+  expect_passed(report);
   return report["state_digest"].is_string() ? report["state_digest"].get<std::string>() : "none";
 }
 

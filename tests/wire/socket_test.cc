@@ -63,6 +63,7 @@ TEST_F(Sockets, RouterAndDealerExchangeBinaryFrames) {
   ASSERT_TRUE(receive_soon(router, &message));
   EXPECT_EQ(message.peer, "one");
   EXPECT_EQ(message.frame, binary);
+  EXPECT_EQ(message.pid, ::getpid());
   ASSERT_TRUE(router.send({"one", "answer"}).is_ok());
   ASSERT_TRUE(receive_soon(one, &message));
   EXPECT_EQ(message.peer, "");
@@ -130,6 +131,39 @@ TEST_F(Sockets, APeerThatComesBackUnderItsNameTakesOver) {
     ASSERT_TRUE(receive_soon(second, &message));
     EXPECT_EQ(message.frame, "to the newer");
   }
+}
+
+TEST_F(Sockets, APrivateRoutingIdIsNobodyElses) {
+  const std::string mine = private_routing_id("r0.i1"), other = private_routing_id("r0.i1");
+  EXPECT_EQ(mine.find("r0.i1@"), 0u);
+  EXPECT_EQ(mine.size(), 6u + 16u);
+  EXPECT_NE(mine, other);
+  Socket router = bind(Type::kRouter);
+  Socket one = dealer(mine);
+  Message message;
+  ASSERT_TRUE(one.send({{}, "hello"}).is_ok());
+  ASSERT_TRUE(receive_soon(router, &message));
+  // Another process, of the same name.
+  const pid_t child = fork();
+  if (child == 0) {
+    SocketContext context;
+    SocketOptions options;
+    options.routing_id = other;
+    Result<Socket> stranger = Socket::connect(context, Type::kDealer, path_, options);
+    const bool sent = stranger.is_ok() && stranger.value().send({{}, "me too"}).is_ok();
+    Message answer;
+    _exit(sent && receive_soon(stranger.value(), &answer) ? 0 : 1);
+  }
+  ASSERT_TRUE(receive_soon(router, &message));
+  EXPECT_EQ(message.peer, other);
+  EXPECT_EQ(message.pid, child) << "not what it says, but who it is";
+  ASSERT_TRUE(router.send({mine, "still here"}).is_ok());
+  ASSERT_TRUE(receive_soon(one, &message));
+  EXPECT_EQ(message.frame, "still here");
+  ASSERT_TRUE(router.send({other, "bye"}).is_ok());
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST_F(Sockets, DealerFindsARestartedRouter) {
