@@ -196,34 +196,61 @@ void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
   }
 }
 
+// A block's gradients. Those that are summed lie in memory that others can write, so they are read
+// once: what is summed is what enters the update.
 template <DType kGrad>
-void adam_span(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
-               uint64_t* sum_written) {
-  uint64_t read = 0;
-  uint64_t written = 0;
+class GradBlock {
+ public:
+  GradBlock(const AdamSpan& span, uint64_t at, uint64_t) : grad_(stored_at<kGrad>(span.grad, at)) {}
+  const Stored<kGrad>* data() const { return grad_; }
+  uint64_t sum() const { return 0; }
+
+ private:
+  const Stored<kGrad>* grad_;
+};
+
+template <>
+class GradBlock<DType::kF32> {
+ public:
+  GradBlock(const AdamSpan& span, uint64_t at, uint64_t count) {
+    load_block<DType::kF32>(copy_, stored_at<DType::kF32>(span.grad, at), count);
+    sum_ = checksum_block(reinterpret_cast<const AliasedWord*>(copy_), static_cast<uint32_t>(count),
+                          span.grad_first_word + at);
+  }
+  const float* data() const { return copy_; }
+  uint64_t sum() const { return sum_; }
+
+ private:
+  float copy_[kBlockElements];
+  uint64_t sum_;
+};
+
+template <DType kGrad>
+void adam_span(const AdamSpan& span, const AdamFactors& factors, ChunkSums* out) {
+  ChunkSums sums;
   for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
     const uint64_t count = least(kBlockElements, span.elements - at);
     MainBlock main(span, at, count);
-    read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
-    adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at,
-                      stored_at<kGrad>(span.grad, at), count, factors);
-    written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    const GradBlock<kGrad> grad(span, at, count);
+    sums.grad += grad.sum();
+    sums.read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at, grad.data(), count,
+                      factors);
+    sums.written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
     main.store();
     store_params(span, at, count);
   }
-  *sum_read = read;
-  *sum_written = written;
+  *out = sums;
 }
 
-void adam(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
-          uint64_t* sum_written) {
+void adam(const AdamSpan& span, const AdamFactors& factors, ChunkSums* sums) {
   switch (span.grad_dtype) {
     case DType::kF32:
-      return adam_span<DType::kF32>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kF32>(span, factors, sums);
     case DType::kBF16:
-      return adam_span<DType::kBF16>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kBF16>(span, factors, sums);
     case DType::kF16:
-      return adam_span<DType::kF16>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kF16>(span, factors, sums);
   }
 }
 
