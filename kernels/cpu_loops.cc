@@ -22,14 +22,27 @@ using Stored = typename Format<kDType>::Storage;
 
 using AliasedWord = uint32_t __attribute__((may_alias, aligned(1)));
 
+// Gradients that are summed lie in memory that others can write: they are read once, and summed as
+// they enter the update. Returns the checksum with the block's first word at `first`; 0 of those
+// that are not FP32.
 template <DType kGrad>
-OPTLEASE_LOOP adam_block(float* __restrict main, float* __restrict exp_avg,
-                         float* __restrict exp_avg_sq, const Stored<kGrad>* __restrict grad,
-                         uint64_t elements, const AdamFactors& given) {
+__attribute__((noinline)) uint64_t adam_block(float* __restrict main, float* __restrict exp_avg,
+                                              float* __restrict exp_avg_sq,
+                                              const Stored<kGrad>* __restrict grad,
+                                              uint32_t elements, uint64_t first,
+                                              const AdamFactors& given) {
   const AdamFactors factors = given;
-  for (uint64_t i = 0; i < elements; ++i) {
-    adam_element(main[i], exp_avg[i], exp_avg_sq[i], Format<kGrad>::load(grad[i]), factors);
+  uint64_t plain = 0;     // sum of word
+  uint64_t weighted = 0;  // sum of word * (2 * i + 1)
+  for (uint32_t i = 0; i < elements; ++i) {
+    const float value = Format<kGrad>::load(grad[i]);
+    if constexpr (kGrad == DType::kF32) {
+      plain += bits_of(value);
+      weighted += static_cast<uint64_t>(bits_of(value)) * (2 * i + 1);
+    }
+    adam_element(main[i], exp_avg[i], exp_avg_sq[i], value, factors);
   }
+  return weighted + 2 * first * plain;
 }
 
 template <DType kDType>
@@ -196,46 +209,16 @@ void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
   }
 }
 
-// A block's gradients. Those that are summed lie in memory that others can write, so they are read
-// once: what is summed is what enters the update.
-template <DType kGrad>
-class GradBlock {
- public:
-  GradBlock(const AdamSpan& span, uint64_t at, uint64_t) : grad_(stored_at<kGrad>(span.grad, at)) {}
-  const Stored<kGrad>* data() const { return grad_; }
-  uint64_t sum() const { return 0; }
-
- private:
-  const Stored<kGrad>* grad_;
-};
-
-template <>
-class GradBlock<DType::kF32> {
- public:
-  GradBlock(const AdamSpan& span, uint64_t at, uint64_t count) {
-    load_block<DType::kF32>(copy_, stored_at<DType::kF32>(span.grad, at), count);
-    sum_ = checksum_block(reinterpret_cast<const AliasedWord*>(copy_), static_cast<uint32_t>(count),
-                          span.grad_first_word + at);
-  }
-  const float* data() const { return copy_; }
-  uint64_t sum() const { return sum_; }
-
- private:
-  float copy_[kBlockElements];
-  uint64_t sum_;
-};
-
 template <DType kGrad>
 void adam_span(const AdamSpan& span, const AdamFactors& factors, ChunkSums* out) {
   ChunkSums sums;
   for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
     const uint64_t count = least(kBlockElements, span.elements - at);
     MainBlock main(span, at, count);
-    const GradBlock<kGrad> grad(span, at, count);
-    sums.grad += grad.sum();
     sums.read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
-    adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at, grad.data(), count,
-                      factors);
+    sums.grad += adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at,
+                                   stored_at<kGrad>(span.grad, at), static_cast<uint32_t>(count),
+                                   span.grad_first_word + at, factors);
     sums.written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
     main.store();
     store_params(span, at, count);
