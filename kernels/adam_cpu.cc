@@ -58,8 +58,9 @@ ChunkSums adam_update_range(const AdamChunk& chunk, const AdamFactors& factors, 
                  static_cast<unsigned>(chunk.grad_dtype));
   AdamSpan span = span_of(chunk, begin, end);
   span.grad = advance(chunk.grad, chunk.grad_dtype, begin);
+  span.grad_first_word = chunk.grad_first_word + begin;
   ChunkSums sums;
-  cpu_loops().adam(span, factors, &sums.read, &sums.written);
+  cpu_loops().adam(span, factors, &sums);
   return sums;
 }
 

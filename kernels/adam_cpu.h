@@ -1,5 +1,6 @@
 // The Adam update of a chunk on the CPU: one pass over memory that reads gradients, updates the
-// state in place, writes parameters and sums what it read and what it wrote (kernels/checksum.h).
+// state in place, writes parameters and sums what it read and what it wrote (kernels/checksum.h),
+// gradients by themselves.
 // Used by the CPU device of the GPU actor, by the self-test and by benchmarks; single-threaded and
 // thread-safe: callers split a chunk by ranges. Owns no memory; checks no checksum itself.
 #pragma once
@@ -30,13 +31,19 @@ struct AdamChunk {
   uint16_t* main_rounded = nullptr;
   uint16_t* main_remainder = nullptr;
 
+  // grad[0]'s word index where gradients are summed.
+  uint64_t grad_first_word = 0;
+
   bool is_in_halves() const { return main_rounded != nullptr; }
 };
 
-// Checksums of the chunk before and after; sums over ranges of one chunk add up, modulo 2^64.
+// Checksums of the chunk before and after, and of the gradients that the update was made with: of
+// the very words that entered it, where they are FP32, and 0 where they are not. Sums over ranges
+// of one chunk add up, modulo 2^64.
 struct ChunkSums {
   uint64_t read = 0;
   uint64_t written = 0;
+  uint64_t grad = 0;
 };
 
 ChunkSums adam_update(const AdamChunk& chunk, const AdamFactors& factors);

@@ -41,22 +41,26 @@ __device__ __forceinline__ void finish(Sums sums, uint64_t started_ns, AdamCudaS
   __shared__ Sums of_warp[kWarps];
   sums.read = sum_over_warp(sums.read);
   sums.written = sum_over_warp(sums.written);
+  sums.grad = sum_over_warp(sums.grad);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sums;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  Sums total = {0, 0};
+  Sums total = {0, 0, 0};
   for (uint32_t w = 0; w < kWarps; ++w) {
     total.read += of_warp[w].read;
     total.written += of_warp[w].written;
+    total.grad += of_warp[w].grad;
   }
   atomicAdd(&scratch->read, total.read);
   atomicAdd(&scratch->written, total.written);
+  atomicAdd(&scratch->grad, total.grad);
   atomicMin(&scratch->started_ns, started_ns);
   __threadfence();
   if (atomicAdd(&scratch->blocks_done, 1u) + 1 != gridDim.x) return;
   __threadfence();
   result->read = atomicExch(&scratch->read, 0ull);
   result->written = atomicExch(&scratch->written, 0ull);
+  result->grad = atomicExch(&scratch->grad, 0ull);
   const uint64_t first_start = atomicExch(&scratch->started_ns, ~0ull);
   const uint64_t now = global_ns();
   result->kernel_ns = now > first_start ? now - first_start : 0;
@@ -71,13 +75,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const uint64_t threads = static_cast<uint64_t>(gridDim.x) * kThreads;
   const uint64_t whole = c.elements / kGroup * kGroup;
-  Sums sums = {0, 0};
+  Sums sums = {0, 0, 0};
   for (uint64_t i = thread * kGroup; i < whole; i += threads * kGroup) {
     Eight main = load_main<kMain>(c, i);
     Eight first = load_state(c.exp_avg + i);
     Eight second = load_state(c.exp_avg_sq + i);
     const Eight grad = load_eight<kGrad>(c.grad, i, c.grad_is_wide);
     sums.read += sum_of(c, i, main, first, second);
+    if constexpr (kGrad == DType::kF32) sums.grad += sum_of(grad, c.grad_first_word + i);
 #pragma unroll
     for (uint32_t j = 0; j < kGroup; ++j) {
       adam_element(main.at[j], first.at[j], second.at[j], grad.at[j], factors);
@@ -90,9 +95,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   }
   if (const uint64_t i = whole + thread; i < c.elements) {
     float main = load_one_main<kMain>(c, i), first = c.exp_avg[i], second = c.exp_avg_sq[i];
+    const float grad = Format<kGrad>::load(static_cast<const Stored<kGrad>*>(c.grad)[i]);
     sums.read += sum_of(c, i, main, first, second);
-    adam_element(main, first, second,
-                 Format<kGrad>::load(static_cast<const Stored<kGrad>*>(c.grad)[i]), factors);
+    if constexpr (kGrad == DType::kF32) {
+      sums.grad += checksum_term(bits_of(grad), c.grad_first_word + i);
+    }
+    adam_element(main, first, second, grad, factors);
     sums.written += sum_of(c, i, main, first, second);
     store_one_main<kMain>(c, i, main);
     c.exp_avg[i] = first;
@@ -120,10 +128,27 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     read += sum_of(c, i, main, c.exp_avg[i], c.exp_avg_sq[i]);
     store_one_param<kMain, kParam>(c, i, main);
   }
-  finish({read, read}, started_ns, scratch, result);
+  finish({read, read, 0}, started_ns, scratch, result);
 }
 
-__global__ void prepare_kernel(AdamCudaScratch* scratch) { *scratch = {0, 0, ~0ull, 0, 0}; }
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    sum_kernel(const float* grad, bool is_wide, uint64_t elements, uint64_t first_word,
+               AdamCudaScratch* scratch, AdamCudaResult* result) {
+  const uint64_t started_ns = global_ns();
+  const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const uint64_t threads = static_cast<uint64_t>(gridDim.x) * kThreads;
+  const uint64_t whole = elements / kGroup * kGroup;
+  uint64_t sum = 0;
+  for (uint64_t i = thread * kGroup; i < whole; i += threads * kGroup) {
+    sum += sum_of(load_eight<DType::kF32>(grad, i, is_wide), first_word + i);
+  }
+  if (const uint64_t i = whole + thread; i < elements) {
+    sum += checksum_term(bits_of(grad[i]), first_word + i);
+  }
+  finish({0, 0, sum}, started_ns, scratch, result);
+}
+
+__global__ void prepare_kernel(AdamCudaScratch* scratch) { *scratch = {0, 0, 0, ~0ull, 0, 0}; }
 
 bool aligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
@@ -147,6 +172,7 @@ ChunkView view_of(const AdamChunk& chunk) {
           chunk.elements,
           chunk.first,
           array_stride_bytes(whole) / 4,
+          chunk.grad_first_word,
           aligned(chunk.grad, kWide),
           aligned(chunk.param, kWide)};
 }
@@ -229,6 +255,7 @@ cudaError_t preload_adam_cuda() {
   constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
   cudaFuncAttributes ignored;
   cudaError_t error = cudaFuncGetAttributes(&ignored, prepare_kernel);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&ignored, sum_kernel);
   for (Main main : {Main::kF32, Main::kHalves}) {
     for (DType param : kAll) {
       if (error != cudaSuccess) return error;
@@ -262,6 +289,16 @@ cudaError_t republish_cuda(const AdamCudaTarget& target, const AdamChunk& chunk,
   const RepublishKernel kernel = republish_kernel_of(chunk.param_dtype, main_of(chunk));
   kernel<<<blocks_for(chunk.elements, target), kThreads, 0, target.stream>>>(
       view_of(chunk), target.scratch, result);
+  return cudaGetLastError();
+}
+
+cudaError_t sum_gradient_cuda(const AdamCudaTarget& target, const float* grad, uint64_t elements,
+                              uint64_t first_word, AdamCudaResult* result) {
+  if ((grad == nullptr && elements != 0) || !aligned(grad, sizeof *grad)) {
+    return cudaErrorInvalidValue;
+  }
+  sum_kernel<<<blocks_for(elements, target), kThreads, 0, target.stream>>>(
+      grad, aligned(grad, kWide), elements, first_word, target.scratch, result);
   return cudaGetLastError();
 }
 

@@ -1,7 +1,8 @@
 // The Adam update of a chunk on the GPU: one launch reads gradients, updates the state in place,
-// writes parameters, and sums what it read and what it wrote (kernels/checksum.h). Same formulas,
-// same bits as kernels/adam_cpu.h, whatever the grid. Used by the CUDA device of the GPU actor.
-// Enqueues only: no call waits for the GPU or allocates, once preload_adam_cuda() has run.
+// writes parameters, and sums what it read and what it wrote (kernels/checksum.h), gradients by
+// themselves. Same formulas, same bits as kernels/adam_cpu.h, whatever the grid. Used by the CUDA
+// device of the GPU actor. Enqueues only: no call waits for the GPU or allocates, once
+// preload_adam_cuda() has run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,6 +18,7 @@ namespace optlease {
 struct AdamCudaResult {
   uint64_t read;
   uint64_t written;
+  uint64_t grad;
   uint64_t kernel_ns;  // from the first block's start to the last block's end
 };
 
@@ -25,6 +27,7 @@ struct AdamCudaResult {
 struct AdamCudaScratch {
   unsigned long long read;
   unsigned long long written;
+  unsigned long long grad;
   unsigned long long started_ns;
   unsigned int blocks_done;
   unsigned int reserved_zero;
@@ -48,8 +51,15 @@ cudaError_t preload_adam_cuda();
 cudaError_t adam_update_cuda(const AdamCudaTarget& target, const AdamChunk& chunk,
                              const AdamFactors& factors, AdamCudaResult* result);
 
-// Parameters from main weights; both sums are of what was read. REQUIRES: chunk.param is not null.
+// Parameters from main weights; the state's two sums are of what was read. REQUIRES: chunk.param is
+// not null.
 cudaError_t republish_cuda(const AdamCudaTarget& target, const AdamChunk& chunk,
                            AdamCudaResult* result);
+
+// Reads FP32 gradients and leaves their checksum in result->grad, their first word's index being
+// `first_word`: as an update that reads the same would. cudaErrorInvalidValue where `grad` is not
+// aligned to its elements (16 bytes is faster).
+cudaError_t sum_gradient_cuda(const AdamCudaTarget& target, const float* grad, uint64_t elements,
+                              uint64_t first_word, AdamCudaResult* result);
 
 }  // namespace optlease

@@ -30,13 +30,15 @@ struct ChunkView {
   uint64_t elements;
   uint64_t first;         // the first element's place in its chunk, as checksums count
   uint64_t stride_words;  // from one state array to the next, as checksums count
-  bool grad_is_wide;      // 16-byte aligned
+  uint64_t grad_first_word;
+  bool grad_is_wide;  // 16-byte aligned
   bool param_is_wide;
 };
 
 struct Sums {
   uint64_t read;
   uint64_t written;
+  uint64_t grad;
 };
 
 // Eight elements in registers: every index below is a constant once loops are unrolled.

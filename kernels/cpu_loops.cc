@@ -22,14 +22,27 @@ using Stored = typename Format<kDType>::Storage;
 
 using AliasedWord = uint32_t __attribute__((may_alias, aligned(1)));
 
+// Gradients that are summed lie in memory that others can write: they are read once, and summed as
+// they enter the update. Returns the checksum with the block's first word at `first`; 0 of those
+// that are not FP32.
 template <DType kGrad>
-OPTLEASE_LOOP adam_block(float* __restrict main, float* __restrict exp_avg,
-                         float* __restrict exp_avg_sq, const Stored<kGrad>* __restrict grad,
-                         uint64_t elements, const AdamFactors& given) {
+__attribute__((noinline)) uint64_t adam_block(float* __restrict main, float* __restrict exp_avg,
+                                              float* __restrict exp_avg_sq,
+                                              const Stored<kGrad>* __restrict grad,
+                                              uint32_t elements, uint64_t first,
+                                              const AdamFactors& given) {
   const AdamFactors factors = given;
-  for (uint64_t i = 0; i < elements; ++i) {
-    adam_element(main[i], exp_avg[i], exp_avg_sq[i], Format<kGrad>::load(grad[i]), factors);
+  uint64_t plain = 0;     // sum of word
+  uint64_t weighted = 0;  // sum of word * (2 * i + 1)
+  for (uint32_t i = 0; i < elements; ++i) {
+    const float value = Format<kGrad>::load(grad[i]);
+    if constexpr (kGrad == DType::kF32) {
+      plain += bits_of(value);
+      weighted += static_cast<uint64_t>(bits_of(value)) * (2 * i + 1);
+    }
+    adam_element(main[i], exp_avg[i], exp_avg_sq[i], value, factors);
   }
+  return weighted + 2 * first * plain;
 }
 
 template <DType kDType>
@@ -197,33 +210,30 @@ void store_params(const AdamSpan& span, uint64_t at, uint64_t count) {
 }
 
 template <DType kGrad>
-void adam_span(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
-               uint64_t* sum_written) {
-  uint64_t read = 0;
-  uint64_t written = 0;
+void adam_span(const AdamSpan& span, const AdamFactors& factors, ChunkSums* out) {
+  ChunkSums sums;
   for (uint64_t at = 0; at < span.elements; at += kBlockElements) {
     const uint64_t count = least(kBlockElements, span.elements - at);
     MainBlock main(span, at, count);
-    read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
-    adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at,
-                      stored_at<kGrad>(span.grad, at), count, factors);
-    written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    sums.read += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
+    sums.grad += adam_block<kGrad>(main.data(), span.exp_avg + at, span.exp_avg_sq + at,
+                                   stored_at<kGrad>(span.grad, at), static_cast<uint32_t>(count),
+                                   span.grad_first_word + at, factors);
+    sums.written += checksum_of_arrays(span, main.data(), at, static_cast<uint32_t>(count));
     main.store();
     store_params(span, at, count);
   }
-  *sum_read = read;
-  *sum_written = written;
+  *out = sums;
 }
 
-void adam(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
-          uint64_t* sum_written) {
+void adam(const AdamSpan& span, const AdamFactors& factors, ChunkSums* sums) {
   switch (span.grad_dtype) {
     case DType::kF32:
-      return adam_span<DType::kF32>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kF32>(span, factors, sums);
     case DType::kBF16:
-      return adam_span<DType::kBF16>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kBF16>(span, factors, sums);
     case DType::kF16:
-      return adam_span<DType::kF16>(span, factors, sum_read, sum_written);
+      return adam_span<DType::kF16>(span, factors, sums);
   }
 }
 

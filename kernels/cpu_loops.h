@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/adam_cpu.h"
 #include "kernels/adam_math.h"
 #include "kernels/cpu_isa.h"
 #include "shm/contract/dtype.h"
@@ -24,11 +25,11 @@ struct AdamSpan {
   DType param_dtype;
   uint64_t elements;
   uint64_t first_word[3];  // of main, exp_avg, exp_avg_sq
+  uint64_t grad_first_word;
 };
 
 struct CpuLoops {
-  void (*adam)(const AdamSpan& span, const AdamFactors& factors, uint64_t* sum_read,
-               uint64_t* sum_written);
+  void (*adam)(const AdamSpan& span, const AdamFactors& factors, ChunkSums* sums);
   uint64_t (*republish)(const AdamSpan& span);
   uint64_t (*checksum)(const void* words, uint64_t count, uint64_t first_word_index);
   void (*sum_shards)(float* out, const void* const* inputs, uint32_t input_count, DType dtype,

@@ -27,6 +27,28 @@ void for_each_block(const float* grad, uint64_t first_element, uint64_t elements
   }
 }
 
+void check_grad_sums(const GradSums& into) {
+  OPTLEASE_CHECK(into.sums == nullptr || (into.chunk_elements != 0 &&
+                                          into.chunk_elements % kGradFirstElementAlign == 0 &&
+                                          into.skip % kGradFirstElementAlign == 0),
+                 "chunks of %llu elements, %llu skipped",
+                 static_cast<unsigned long long>(into.chunk_elements),
+                 static_cast<unsigned long long>(into.skip));
+}
+
+// One block, which may lie in several chunks; it begins `at` elements behind grad[0].
+void sum_block(const CpuLoops& loops, const GradSums& into, const float* block, uint64_t at,
+               uint64_t count) {
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t place = into.skip + at + done;
+    const uint64_t room = into.chunk_elements - place % into.chunk_elements;
+    const uint64_t part = std::min(room, count - done);
+    into.sums[place / into.chunk_elements] +=
+        loops.checksum(block + done, part, into.first_word + at + done);
+    done += part;
+  }
+}
+
 }  // namespace
 
 void sum_shards(float* out, const void* const* inputs, uint32_t input_count, DType dtype,
@@ -39,17 +61,21 @@ void sum_shards(float* out, const void* const* inputs, uint32_t input_count, DTy
 }
 
 void add_grad_stats(GradStats* total, const float* grad, uint64_t first_element, uint64_t elements,
-                    float pre_scale) {
+                    float pre_scale, const GradSums& into) {
+  check_grad_sums(into);
   const CpuLoops& loops = cpu_loops();
   for_each_block(grad, first_element, elements, [&](const float* block, uint64_t count) {
+    // The checksums first: what changes before the norm is read then shows in the update.
+    if (into.sums != nullptr)
+      sum_block(loops, into, block, static_cast<uint64_t>(block - grad), count);
     total->sum_squares += loops.grad_block(block, count, pre_scale, &total->nonfinite);
   });
 }
 
-GradStats grad_stats(const float* grad, uint64_t first_element, uint64_t elements,
-                     float pre_scale) {
+GradStats grad_stats(const float* grad, uint64_t first_element, uint64_t elements, float pre_scale,
+                     const GradSums& into) {
   GradStats total;
-  add_grad_stats(&total, grad, first_element, elements, pre_scale);
+  add_grad_stats(&total, grad, first_element, elements, pre_scale, into);
   return total;
 }
 

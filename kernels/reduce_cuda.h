@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/reduce_cpu.h"
 #include "shm/contract/dtype.h"
 
 namespace optlease {
@@ -20,10 +21,11 @@ cudaError_t sum_shards_cuda(float* out, const void* const* inputs, uint32_t inpu
                             DType dtype, uint64_t elements, cudaStream_t stream);
 
 // As grad_block_sums: `sums` takes grad_block_count() values, to be added in ascending order;
-// *nonfinite, which must be 8-byte aligned device memory, is increased.
+// *nonfinite, which must be 8-byte aligned device memory, is increased. Where into.sums is not
+// null, the chunks' checksums are increased there, in device memory, as by add_grad_stats.
 cudaError_t grad_block_sums_cuda(double* sums, uint64_t* nonfinite, const float* grad,
                                  uint64_t first_element, uint64_t elements, float pre_scale,
-                                 cudaStream_t stream);
+                                 const GradSums& into, cudaStream_t stream);
 
 cudaError_t convert_to_f32_cuda(float* out, const void* in, DType dtype, uint64_t elements,
                                 cudaStream_t stream);
@@ -39,6 +41,7 @@ cudaError_t fill_normal_cuda(float* out, uint64_t seed, uint32_t space, uint64_t
 // Loads all of the above into the current device's context. Loading a kernel may wait for running
 // ones, so whoever runs kernels that wait for other processes calls this before the first of them.
 cudaError_t preload_reduce_cuda();
-cudaError_t preload_random_cuda();  // the fills alone; part of the former
+cudaError_t preload_norm_cuda();    // grad_block_sums_cuda alone; part of the former
+cudaError_t preload_random_cuda();  // the fills alone; the same
 
 }  // namespace optlease

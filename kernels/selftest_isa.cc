@@ -81,10 +81,11 @@ Outcome run(const CpuLoops& loops, uint64_t elements, uint64_t seed, DType grad_
                         grad_dtype,
                         param_dtype,
                         elements,
-                        {0, elements, 2 * elements}};
-    uint64_t sums[2];
-    loops.adam(span, make_adam_factors(params, step, 0.37f), &sums[0], &sums[1]);
-    outcome.sums.insert(outcome.sums.end(), sums, sums + 2);
+                        {0, elements, 2 * elements},
+                        5};
+    ChunkSums sums;
+    loops.adam(span, make_adam_factors(params, step, 0.37f), &sums);
+    outcome.sums.insert(outcome.sums.end(), {sums.read, sums.written, sums.grad});
   }
   if (in_halves) halves.join(&outcome.main);
   return outcome;

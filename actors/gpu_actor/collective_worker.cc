@@ -103,18 +103,40 @@ void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t up
   post([this, order = std::move(order), overrides, updates_before] {
     WorkOutcome outcome{
         .kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
+    outcome.sums.step = order.step;
     outcome.status = reduce_spaces(order);
-    if (outcome.status.is_ok()) {
-      outcome.status = make_record(order, overrides, updates_before, &outcome.record);
-    }
+    if (!outcome.status.is_ok()) return outcome;
+    const Result<GradStats> mine = sum_up(overrides.grad_scale, &outcome.sums);
+    outcome.status = mine.status();
+    if (!outcome.status.is_ok()) return outcome;
+    outcome.status = make_record(order, overrides, updates_before, mine.value(), &outcome.record);
     // Before anybody can know the record, and so before the step can open.
-    if (outcome.status.is_ok()) {
-      Result<SumsDigest> sums = buffers_.seal_sums(order.step, plan_.gradients.durable);
-      outcome.status = sums.status();
-      if (sums.is_ok()) outcome.sums = sums.value();
+    if (outcome.status.is_ok() && plan_.gradients.durable) {
+      outcome.status = buffers_.save_shards(outcome.sums.digest());
     }
     return outcome;
   });
+}
+
+// This rank's share of the norm, and the checksums of its chunks: one reading of its shards, the
+// first that the sums get.
+Result<GradStats> CollectiveWorker::sum_up(double grad_scale, ShardSums* sums) {
+  GradStats share;
+  for (const RankSpace& mine : buffers_.spaces()) {
+    if (mine.shard.size() == 0) continue;
+    const SpaceSpec& space = plan_.segment.spaces[mine.space];
+    const float scale = average_of(plan_, space) / static_cast<float>(grad_scale);
+    const uint64_t chunks = (mine.shard.size() + space.chunk_elements - 1) / space.chunk_elements;
+    std::vector<uint64_t> of_chunk(chunks);
+    const GradSums into{of_chunk.data(), space.chunk_elements, 0, mine.first_word};
+    const Result<GradStats> stats =
+        math_->stats(mine.grad_shard, mine.shard.begin, mine.shard.size(), scale, into);
+    if (!stats.is_ok()) return stats.status();
+    share.sum_squares += stats.value().sum_squares;
+    share.nonfinite += stats.value().nonfinite;
+    sums->of_chunk.insert(sums->of_chunk.end(), of_chunk.begin(), of_chunk.end());
+  }
+  return share;
 }
 
 Status CollectiveWorker::reduce_spaces(const GoOrder& order) {
@@ -136,18 +158,9 @@ Status CollectiveWorker::reduce_spaces(const GoOrder& order) {
 
 // Every rank computes the same record from the same numbers: partial sums in rank order.
 Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& overrides,
-                                     int64_t updates_before, StepRecord* record) {
-  NormShare share{0, 0};
-  for (const RankSpace& mine : buffers_.spaces()) {
-    if (mine.shard.size() == 0) continue;
-    const SpaceSpec& space = plan_.segment.spaces[mine.space];
-    const float scale = average_of(plan_, space) / static_cast<float>(overrides.grad_scale);
-    const Result<GradStats> stats =
-        math_->stats(mine.grad_shard, mine.shard.begin, mine.shard.size(), scale);
-    if (!stats.is_ok()) return stats.status();
-    share.sum_squares += stats.value().sum_squares;
-    share.nonfinite += stats.value().nonfinite;
-  }
+                                     int64_t updates_before, const GradStats& mine,
+                                     StepRecord* record) {
+  const NormShare share{mine.sum_squares, mine.nonfinite};
   std::vector<NormShare> shares(plan_.segment.world_size);
   OPTLEASE_TRY(
       collectives_->all_gather_fixed({order.step, 0}, &share, sizeof share, shares.data()));

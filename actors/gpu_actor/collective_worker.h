@@ -17,6 +17,7 @@
 #include "actors/gpu_actor/gradient_math.h"
 #include "actors/gpu_actor/gradient_source.h"
 #include "actors/gpu_actor/rank_buffers.h"
+#include "actors/gpu_actor/shard_sums.h"
 #include "actors/gpu_actor/step_machine.h"
 #include "actors/runtime/job_plan.h"
 
@@ -36,7 +37,7 @@ struct WorkOutcome {
   Step step = kNoStep;
   Status status;
   StepRecord record{};  // kReduced
-  SumsDigest sums{};    // kReduced: of this rank's shards
+  ShardSums sums;       // kReduced: of this rank's shards
 };
 
 class CollectiveWorker {
@@ -63,7 +64,8 @@ class CollectiveWorker {
   void post(std::function<WorkOutcome()> job);
   Status reduce_spaces(const GoOrder& order);
   Status make_record(const GoOrder& order, const StepOverrides& overrides, int64_t updates_before,
-                     StepRecord* record);
+                     const GradStats& mine, StepRecord* record);
+  Result<GradStats> sum_up(double grad_scale, ShardSums* sums);
 
   const JobPlan& plan_;
   Rank rank_;

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "kernels/checksum.h"
+
 namespace optlease {
 namespace {
 
@@ -114,6 +116,7 @@ void CpuDevice::update(const AdamChunk& chunk, const AdamFactors& factors, Chunk
     const ChunkSums added = adam_update(chunk, factors);
     sums->read += added.read;
     sums->written += added.written;
+    sums->grad += added.grad;
     kernel_ns_ += now_ns() - start;
   });
 }
@@ -124,6 +127,11 @@ void CpuDevice::republish(const AdamChunk& chunk, ChunkSums* sums) {
     sums->read += read;
     sums->written += read;
   });
+}
+
+void CpuDevice::sum_gradient(const float* grad, uint64_t elements, uint64_t first_word,
+                             ChunkSums* sums) {
+  enqueue(StreamKind::kCompute, [=] { sums->grad += checksum_words(grad, elements, first_word); });
 }
 
 void CpuDevice::run_on_host(StreamKind stream, std::function<void()> work) {

@@ -22,8 +22,8 @@ class CpuGradientMath final : public GradientMath {
   }
 
   Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
-                          float pre_scale) override {
-    return grad_stats(shard, first_element, elements, pre_scale);
+                          float pre_scale, const GradSums& into) override {
+    return grad_stats(shard, first_element, elements, pre_scale, into);
   }
 };
 

@@ -217,6 +217,13 @@ void CudaDevice::republish(const AdamChunk& chunk, ChunkSums* sums) {
   works(republish_cuda(target(), chunk, await(sums)), "launching the republish kernel");
 }
 
+void CudaDevice::sum_gradient(const float* grad, uint64_t elements, uint64_t first_word,
+                              ChunkSums* sums) {
+  if (!failure_.is_ok()) return;
+  works(sum_gradient_cuda(target(), grad, elements, first_word, await(sums)),
+        "launching the kernel that sums gradients");
+}
+
 void CudaDevice::run_on_host(StreamKind stream, std::function<void()> work) {
   if (!failure_.is_ok()) return;
   works(host_calls_.enqueue(at(stream).work, std::move(work)), "cudaLaunchHostFunc");
@@ -283,6 +290,7 @@ void CudaDevice::deliver_sums() {
     const AdamCudaResult& result = results_[awaited_.front().slot];
     awaited_.front().into->read += result.read;
     awaited_.front().into->written += result.written;
+    awaited_.front().into->grad += result.grad;
     counters_.kernel_seconds += static_cast<double>(result.kernel_ns) * 1e-9;
     awaited_.pop_front();
   }

@@ -33,6 +33,8 @@ class CudaDevice final : public Device {
   void copy_within(void* destination, const void* source, uint64_t bytes) override;
   void update(const AdamChunk& chunk, const AdamFactors& factors, ChunkSums* sums) override;
   void republish(const AdamChunk& chunk, ChunkSums* sums) override;
+  void sum_gradient(const float* grad, uint64_t elements, uint64_t first_word,
+                    ChunkSums* sums) override;
   void run_on_host(StreamKind stream, std::function<void()> work) override;
   Ticket signal(StreamKind stream) override;
   void wait(StreamKind waiter, Ticket ticket) override;

@@ -14,9 +14,13 @@ constexpr uint64_t kBlockSumsMax = 64u << 10;  // of one launch: 256 Mi elements
 // Of work that takes milliseconds; a GPU that needs longer does not answer any more.
 constexpr uint64_t kTimeoutMs = 60000;
 
-// The norm's blocks of one launch, and what they leave on the host: the sums, then the count.
+constexpr uint64_t kChunkSumsMax = 64u << 10;
+
+// What one launch leaves: the sums of squares of its blocks, the checksums of its chunks, the
+// count.
 struct BlockSums {
   double sum[kBlockSumsMax];
+  uint64_t chunk[kChunkSumsMax];
   uint64_t nonfinite;
 };
 
@@ -31,12 +35,12 @@ class CudaGradientMath final : public GradientMath {
   std::span<std::byte> staging() override { return {staging_, kStagingBytes}; }
   Status put(void* out, const void* host, uint64_t bytes) override;
   Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
-                          float pre_scale) override;
+                          float pre_scale, const GradSums& into) override;
 
  private:
   Status finish(const char* what);
   Status stats_of_piece(const float* grad, uint64_t first_element, uint64_t elements,
-                        float pre_scale, GradStats* total);
+                        float pre_scale, const GradSums& into, GradStats* total);
 
   const int device_;
   cudaStream_t stream_ = nullptr;
@@ -46,10 +50,21 @@ class CudaGradientMath final : public GradientMath {
   BlockSums* d_sums_ = nullptr;
 };
 
-// Pieces of every launch but the last end where a block of the norm does.
-uint64_t piece_elements(uint64_t first_element, uint64_t elements) {
+// Pieces of every launch but the last end where a block of the norm does. They touch at most
+// kChunkSumsMax chunks: two beside those that are whole.
+uint64_t piece_elements(uint64_t first_element, uint64_t elements, const GradSums& into) {
+  uint64_t blocks = kBlockSumsMax;
+  if (into.sums != nullptr) {
+    static_assert((kChunkSumsMax - 2) * kGradFirstElementAlign > 2 * kGradBlockElements);
+    const uint64_t chunk = std::min(into.chunk_elements, kBlockSumsMax * kGradBlockElements);
+    blocks = std::min(blocks, (kChunkSumsMax - 2) * chunk / kGradBlockElements);
+  }
   const uint64_t head = kGradBlockElements - first_element % kGradBlockElements;
-  return std::min(elements, head + (kBlockSumsMax - 1) * kGradBlockElements);
+  return std::min(elements, head + (blocks - 1) * kGradBlockElements);
+}
+
+uint64_t chunks_touched(const GradSums& into, uint64_t elements) {
+  return into.sums == nullptr ? 0 : (into.skip + elements - 1) / into.chunk_elements + 1;
 }
 
 CudaGradientMath::~CudaGradientMath() {
@@ -96,26 +111,45 @@ Status CudaGradientMath::put(void* out, const void* host, uint64_t bytes) {
 }
 
 Result<GradStats> CudaGradientMath::stats(const float* shard, uint64_t first_element,
-                                          uint64_t elements, float pre_scale) {
+                                          uint64_t elements, float pre_scale,
+                                          const GradSums& into) {
   OPTLEASE_CHECK(first_element % kGradFirstElementAlign == 0, "first element %llu",
                  static_cast<unsigned long long>(first_element));
   OPTLEASE_CUDA_TRY(cudaSetDevice(device_));
   GradStats total;
   for (uint64_t at = 0; at < elements;) {
-    const uint64_t count = piece_elements(first_element + at, elements - at);
-    OPTLEASE_TRY(stats_of_piece(shard + at, first_element + at, count, pre_scale, &total));
+    const uint64_t count = piece_elements(first_element + at, elements - at, into);
+    GradSums piece = into;
+    if (into.sums != nullptr) {
+      piece.sums += (into.skip + at) / into.chunk_elements;
+      piece.skip = (into.skip + at) % into.chunk_elements;
+      piece.first_word += at;
+    }
+    OPTLEASE_TRY(stats_of_piece(shard + at, first_element + at, count, pre_scale, piece, &total));
     at += count;
   }
   return total;
 }
 
 Status CudaGradientMath::stats_of_piece(const float* grad, uint64_t first_element,
-                                        uint64_t elements, float pre_scale, GradStats* total) {
+                                        uint64_t elements, float pre_scale, const GradSums& into,
+                                        GradStats* total) {
   const uint64_t blocks = grad_block_count(first_element, elements);
-  OPTLEASE_CHECK(blocks <= kBlockSumsMax, "%llu blocks", static_cast<unsigned long long>(blocks));
+  const uint64_t chunks = chunks_touched(into, elements);
+  OPTLEASE_CHECK(blocks <= kBlockSumsMax && chunks <= kChunkSumsMax, "%llu blocks, %llu chunks",
+                 static_cast<unsigned long long>(blocks), static_cast<unsigned long long>(chunks));
+  GradSums on_device = into;
+  if (into.sums != nullptr) {
+    on_device.sums = d_sums_->chunk;
+    OPTLEASE_CUDA_TRY(cudaMemsetAsync(d_sums_->chunk, 0, chunks * sizeof(uint64_t), stream_));
+  }
   OPTLEASE_CUDA_TRY(cudaMemsetAsync(&d_sums_->nonfinite, 0, sizeof d_sums_->nonfinite, stream_));
   OPTLEASE_CUDA_TRY(grad_block_sums_cuda(d_sums_->sum, &d_sums_->nonfinite, grad, first_element,
-                                         elements, pre_scale, stream_));
+                                         elements, pre_scale, on_device, stream_));
+  if (into.sums != nullptr) {
+    OPTLEASE_CUDA_TRY(cudaMemcpyAsync(h_sums_->chunk, d_sums_->chunk, chunks * sizeof(uint64_t),
+                                      cudaMemcpyDeviceToHost, stream_));
+  }
   OPTLEASE_CUDA_TRY(cudaMemcpyAsync(h_sums_->sum, d_sums_->sum, blocks * sizeof(double),
                                     cudaMemcpyDeviceToHost, stream_));
   OPTLEASE_CUDA_TRY(cudaMemcpyAsync(&h_sums_->nonfinite, &d_sums_->nonfinite,
@@ -123,6 +157,7 @@ Status CudaGradientMath::stats_of_piece(const float* grad, uint64_t first_elemen
   OPTLEASE_TRY(finish("the sum of squares of a gradient shard"));
   for (uint64_t block = 0; block < blocks; ++block) total->sum_squares += h_sums_->sum[block];
   total->nonfinite += h_sums_->nonfinite;
+  for (uint64_t chunk = 0; chunk < chunks; ++chunk) into.sums[chunk] += h_sums_->chunk[chunk];
   return Status::ok();
 }
 

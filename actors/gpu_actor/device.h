@@ -73,6 +73,10 @@ class Device {
   // Enqueued on the compute stream: parameters from main weights only; what is added to sums->read
   // covers all arrays, and so does what is added to sums->written.
   virtual void republish(const AdamChunk& chunk, ChunkSums* sums) = 0;
+  // Enqueued on the compute stream: reads FP32 gradients and adds their checksum to sums->grad, as
+  // an update does that is made with them.
+  virtual void sum_gradient(const float* grad, uint64_t elements, uint64_t first_word,
+                            ChunkSums* sums) = 0;
   // Host work in stream order (initialisation). It calls nothing of the device.
   virtual void run_on_host(StreamKind stream, std::function<void()> work) = 0;
 

@@ -53,6 +53,7 @@ class GpuActor final : public PipelinePort {
   Step step_to_finish() const;
   Result<SumsDigest> recorded_sums(Step step) const;
   bool sums_are_sound(Step step) const;
+  Status check_sums_at_start(Step step);
   void begin_sums_check(Step step);
   void check_sums_some();
   void save_shards_at_end();
@@ -131,7 +132,7 @@ class GpuActor final : public PipelinePort {
   Step finished_ = kNoStep;  // also committed
   int64_t keeps_commit_since_ms_ = 0;
   std::optional<StepRecord> computed_;   // the record in hand, until it is durable
-  std::optional<SumsDigest> sums_;       // of the shards, as this incarnation made or found them
+  std::optional<ShardSums> sums_;        // of the shards, as this incarnation made or found them
   std::optional<SumsCheck> sums_check_;  // of what another incarnation left, under way
   StepOverrides overrides_;
   GroupFailures group_failures_;

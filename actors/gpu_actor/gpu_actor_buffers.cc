@@ -24,6 +24,7 @@ namespace {
 constexpr unsigned kSaveSecondsMin = 30;
 constexpr uint64_t kSaveBytesASecond = 1ull << 30;
 constexpr int kDrainMs = 5000;
+constexpr int kCheckPollUs = 100;
 
 volatile sig_atomic_t g_told_to_end = 0;
 volatile sig_atomic_t g_save_seconds = kSaveSecondsMin;
@@ -143,19 +144,39 @@ Status GpuActor::open_buffers() {
   if (const ResidentArena* resident = buffers_->resident()) {
     g_save_seconds = static_cast<int>(kSaveSecondsMin + resident->bytes() / kSaveBytesASecond);
   }
-  if (setup.open_step != kNoStep) {
-    // Whole: before its hello it holds no lease and nobody waits for its heartbeats, and the
-    // launcher gives it restart.start_timeout_s, as for a restoring of the same bytes.
-    const Result<SumsDigest> recorded = recorded_sums(setup.open_step);
-    if (!recorded.is_ok()) return recorded.status();
-    OPTLEASE_TRY(buffers_->check_sums(recorded.value()));
-    sums_ = recorded.value();
+  return setup.open_step == kNoStep ? Status::ok() : check_sums_at_start(setup.open_step);
+}
+
+// Whole: before its hello it holds no lease and nobody waits for its heartbeats, and the launcher
+// gives it restart.start_timeout_s, as for a restoring of the same bytes.
+Status GpuActor::check_sums_at_start(Step step) {
+  const Result<SumsDigest> recorded = recorded_sums(step);
+  if (!recorded.is_ok()) return recorded.status();
+  sums_check_.emplace(*device_, rank_, recorded.value(), buffers_->chunk_gradients(arena_),
+                      buffers_->place_of_shards());
+  const Deadline deadline =
+      Deadline::after_ms(static_cast<int64_t>(plan_.restart.start_timeout_ms));
+  Result<bool> over = sums_check_->advance();
+  while (over.is_ok() && !over.value()) {
+    if (deadline.passed()) {
+      return {StatusCode::kTimeout,
+              format("rank %u: the summed gradients of open step %lld were not read through within "
+                     "%llu ms (restart.start_timeout_s)",
+                     rank_.value, static_cast<long long>(step),
+                     static_cast<unsigned long long>(plan_.restart.start_timeout_ms))};
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(kCheckPollUs));
+    over = sums_check_->advance();
   }
+  if (!over.is_ok()) return over.status();
+  sums_ = sums_check_->sums();
+  sums_check_.reset();
   return Status::ok();
 }
 
 // What an update reads is what this rank's record was made from. Sums that another incarnation left
-// are read through once: at the start, and otherwise only where the step opened after that.
+// are read through once, at the start, and otherwise only where the step opened after that: then
+// there is a sum a chunk to compare each update with, as where this incarnation made them.
 Result<SumsDigest> GpuActor::recorded_sums(Step step) const {
   const auto recorded = window_->view().sums_digest(rank_, step);
   if (recorded) return *recorded;
@@ -169,22 +190,27 @@ Result<SumsDigest> GpuActor::recorded_sums(Step step) const {
 
 bool GpuActor::sums_are_sound(Step step) const {
   const Result<SumsDigest> recorded = recorded_sums(step);
-  return sums_ && recorded.is_ok() && std::memcmp(&*sums_, &recorded.value(), sizeof *sums_) == 0;
+  if (!sums_ || sums_->step != step || !recorded.is_ok()) return false;
+  return sums_->digest().digest == recorded.value().digest;
 }
 
 void GpuActor::begin_sums_check(Step step) {
   const Result<SumsDigest> recorded = recorded_sums(step);
   if (!recorded.is_ok()) return end(exit_code_for(recorded.status()), recorded.status().text());
-  sums_check_.emplace(recorded.value());
+  OPTLEASE_CHECK(!sums_check_, "the sums of step %lld while others are being read",
+                 static_cast<long long>(step));
+  sums_check_.emplace(*device_, rank_, recorded.value(), buffers_->chunk_gradients(arena_),
+                      buffers_->place_of_shards());
 }
 
-// A piece a turn: tens of GiB take longer than a lease lives and the launcher waits.
+// On the compute stream: tens of GiB of host memory take longer than a lease lives and the launcher
+// waits.
 void GpuActor::check_sums_some() {
   if (!sums_check_) return;
-  const Result<bool> over = buffers_->check_sums_some(&*sums_check_);
+  const Result<bool> over = sums_check_->advance();
   if (!over.is_ok()) return end(exit_code_for(over.status()), over.status().text());
   if (!over.value()) return;
-  sums_ = sums_check_->recorded;
+  sums_ = sums_check_->sums();
   sums_check_.reset();
 }
 
@@ -200,6 +226,7 @@ void GpuActor::start_run(const NextAction& action) {
     SpaceBuffers& space = spaces[mine.space];
     space.params = static_cast<char*>(mine.params.data());
     space.grad_shard = mine.grad_shard;
+    space.grad_first_word = mine.first_word;
     space.shard = mine.shard;
     space.param_dtype = spec.param_dtype;
     if (action.run == RunKind::kUpdate) {
@@ -211,6 +238,8 @@ void GpuActor::start_run(const NextAction& action) {
   if (buffers_->resident() != nullptr && action.run != RunKind::kRepublish) {
     buffers_->resident()->begin_writing();
   }
+  GradCheck grads;
+  if (action.run == RunKind::kUpdate) grads = {sums_->of_chunk, buffers_->place_of_shards()};
   FillInitial fill;
   if (action.run == RunKind::kInitialise) {
     fill = [this](uint32_t space, ElementRange range, float* main) {
@@ -220,7 +249,8 @@ void GpuActor::start_run(const NextAction& action) {
   if (step_log_ && action.run == RunKind::kUpdate) {
     step_log_->run_begins(action.step, *device_, *pipeline_);
   }
-  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(fill));
+  pipeline_->start(action.run, action.step, action.chunks, std::move(spaces), std::move(grads),
+                   std::move(fill));
   pipeline_->advance(static_cast<uint64_t>(now_us()));
 }
 

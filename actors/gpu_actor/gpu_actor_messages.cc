@@ -192,11 +192,11 @@ void GpuActor::send_ready(Step step) {
 }
 
 void GpuActor::send_record(Step step) {
-  if (!computed_ || computed_->step != step || !sums_) return;
+  if (!computed_ || computed_->step != step || !sums_ || sums_->step != step) return;
   StepRecordBody body{};
   body.group_epoch = machine_->group_epoch();
   body.record = *computed_;
-  body.sums = *sums_;
+  body.sums = sums_->digest();
   send_to_store(MessageKind::kStepRecord, body);
 }
 

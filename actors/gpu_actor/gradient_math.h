@@ -1,8 +1,8 @@
 // What is computed on a rank's gradient memory outside the update rule: synthetic gradients, values
-// that come from files, and the shard's share of the norm. The CPU device's gradients are host
-// memory, the CUDA device's are HBM; everything above this line is the same code for both, and the
-// bits are the same too. Used by the collective worker and the gradient sources, on one thread. It
-// exchanges nothing (collectives.h) and reads no file.
+// that come from files, and the shard's share of the norm with its chunks' checksums. The CPU
+// device's gradients are host memory, the CUDA device's are HBM; everything above this line is the
+// same code for both, and the bits are the same too. Used by the collective worker and the gradient
+// sources, on one thread. It exchanges nothing (collectives.h) and reads no file.
 #pragma once
 
 #include <cstddef>
@@ -40,13 +40,14 @@ class GradientMath {
   // Copies host bytes into gradient memory.
   virtual Status put(void* out, const void* host, uint64_t bytes) = 0;
 
-  // grad_stats() of a shard (kernels/reduce_cpu.h).
+  // grad_stats() of a shard (kernels/reduce_cpu.h), and the checksums of its chunks: into.sums is
+  // host memory.
   virtual Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
-                                  float pre_scale) = 0;
+                                  float pre_scale, const GradSums& into) = 0;
 };
 
 std::unique_ptr<GradientMath> make_cpu_gradient_math();
-// In builds with CUDA. `device` is a CUDA ordinal. Holds about 1 MiB of it.
+// In builds with CUDA. `device` is a CUDA ordinal. Holds about 2 MiB of it.
 Result<std::unique_ptr<GradientMath>> make_cuda_gradient_math(int device);
 
 }  // namespace optlease

@@ -184,6 +184,7 @@ Result<RankBuffers> RankBuffers::open(const JobPlan& plan, const RankBuffersSetu
 }
 
 void RankBuffers::list_spaces(const JobPlan& plan, Rank rank) {
+  uint64_t words = 0;
   for (uint32_t s = 0; s < plan.segment.spaces.size(); ++s) {
     const int member = member_index(plan.segment.spaces[s], rank);
     if (member < 0) continue;
@@ -191,6 +192,8 @@ void RankBuffers::list_spaces(const JobPlan& plan, Rank rank) {
     mine.space = s;
     mine.member = static_cast<uint32_t>(member);
     mine.shard = shard_range(plan.segment.spaces[s], mine.member);
+    mine.first_word = words;
+    words += mine.shard.size();
     spaces_.push_back(std::move(mine));
   }
 }
@@ -313,13 +316,35 @@ Status RankBuffers::save_shards(Step step) {
   return saved_->save(step, shards, memory_);
 }
 
-Result<SumsDigest> RankBuffers::seal_sums(Step step, bool durable) {
-  if (saved_ && !durable) return no_sums_digest(step);
-  OPTLEASE_TRY(save_shards(step));
-  if (saved_) return xxh3_sums_digest(step, saved_->digest());
-  const Result<uint64_t> digest = digest_of_shards();
-  if (!digest.is_ok()) return digest.status();
-  return xxh3_sums_digest(step, digest.value());
+Status RankBuffers::save_shards(const SumsDigest& sums) {
+  OPTLEASE_TRY(save_shards(sums.step));
+  if (!saved_ || saved_->digest() == sums.digest) return Status::ok();
+  return {
+      StatusCode::kCorrupt,
+      format("rank %u: the summed gradients of step %lld in %s were saved and the copy sums to "
+             "%016llx, not %016llx as they did when they were made: memory was altered. Nothing "
+             "was made of them; resume the job, and have this machine's memory tested",
+             rank_.value, static_cast<long long>(sums.step), place_of_shards().c_str(),
+             static_cast<unsigned long long>(saved_->digest()),
+             static_cast<unsigned long long>(sums.digest))};
+}
+
+std::vector<GradRange> RankBuffers::chunk_gradients(const ArenaSpec& arena) const {
+  std::vector<GradRange> ranges;
+  auto mine = spaces_.begin();  // both ascend by space
+  for (const ChunkSpec& chunk : arena.chunks) {
+    while (mine->space != chunk.space) ++mine;
+    const uint64_t in_shard = chunk.range.begin - mine->shard.begin;
+    ranges.push_back(
+        {mine->grad_shard + in_shard, chunk.range.size(), mine->first_word + in_shard});
+  }
+  return ranges;
+}
+
+std::string RankBuffers::place_of_shards() const {
+  if (segment_) return "gradient segment " + Segment::path_of(segment_->name());
+  return format("the memory of device %s:%d", name_of(memory_.place().kind),
+                memory_.place().ordinal);
 }
 
 }  // namespace optlease

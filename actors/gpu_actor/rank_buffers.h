@@ -16,11 +16,11 @@
 #include "actors/device_memory/device_memory.h"
 #include "actors/gpu_actor/resident_arena.h"
 #include "actors/gpu_actor/saved_shards.h"
+#include "actors/gpu_actor/shard_sums.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/wire/endpoints.h"
 #include "shm/contract/segment_layout.h"
 #include "shm/segment.h"
-#include "shm/sums_hasher.h"
 
 namespace optlease {
 
@@ -30,6 +30,7 @@ struct RankSpace {
   uint32_t space = 0;   // index into the plan
   uint32_t member = 0;  // this rank's
   ElementRange shard;
+  uint64_t first_word = 0;               // the shard's first among the words of all
   MappedDeviceBuffer params;             // whole space in param_dtype
   MappedDeviceBuffer grads;              // whole space in grad_dtype
   float* grad_shard = nullptr;           // FP32, the sum over the members; null for an empty shard
@@ -68,19 +69,6 @@ struct WantedBuffer {
   std::function<Status(void*)> prepare;
 };
 
-// How far a reading of the shards has come.
-struct ShardsReading {
-  SumsHasher hasher;
-  size_t space = 0;  // of spaces(), the one that is being read
-  uint64_t at = 0;   // bytes of its shard that are read
-  std::vector<char> piece;
-};
-struct SumsCheck {
-  explicit SumsCheck(const SumsDigest& digest) : recorded(digest) {}
-  SumsDigest recorded;
-  ShardsReading reading;
-};
-
 class RankBuffers {
  public:
   // NoSpace, with a table of what is needed and what there is, where the device has not the room.
@@ -94,17 +82,13 @@ class RankBuffers {
   // Saves them as those of `step`, for a job whose processes all end while it is open. Nothing to
   // do where they lie in the segment. REQUIRES: no stream writes to them.
   Status save_shards(Step step);
+  // The same; Corrupt where the copy is not what `sums`, made of them before, says.
+  Status save_shards(const SumsDigest& sums);
 
-  // The sums of `step` are complete: saves them where the job is `durable`, and returns what they
-  // hash to. Of a device's memory that is known where they are saved, and not known otherwise: to
-  // read them back would cost a copy a step. REQUIRES: no stream writes to them.
-  Result<SumsDigest> seal_sums(Step step, bool durable);
-  // Reads the shards that an earlier incarnation left; Corrupt, with both digests, where they are
-  // not what `recorded` says. A digest that is not known is no complaint.
-  Status check_sums(const SumsDigest& recorded) const;
-  // The same, one piece a call; true once it is over. REQUIRES: nothing writes to the shards from
-  // the first call to the last.
-  Result<bool> check_sums_some(SumsCheck* check) const;
+  // Where each chunk's summed gradients lie.
+  std::vector<GradRange> chunk_gradients(const ArenaSpec& arena) const;
+  // Where the shards lie, in words.
+  std::string place_of_shards() const;
   // Null where all of the state is the host's.
   ResidentArena* resident() { return resident_ ? &*resident_ : nullptr; }
 
@@ -117,8 +101,6 @@ class RankBuffers {
                      std::vector<WantedBuffer>* missing);
   Status find_resident(const RankBuffersSetup& setup, std::vector<WantedBuffer>* missing);
   std::vector<uint64_t> shard_bytes() const;
-  Result<uint64_t> digest_of_shards() const;
-  Result<bool> read_some(ShardsReading* reading) const;
 
   DeviceMemory memory_;
   Rank rank_;

@@ -25,8 +25,11 @@ WindowPipeline::WindowPipeline(Device& device, const ChunkWindow& window, Rank r
       published_(arena.chunks.size(), kNoStep) {}
 
 void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
-                           std::vector<SpaceBuffers> spaces, FillInitial fill) {
+                           std::vector<SpaceBuffers> spaces, GradCheck grads, FillInitial fill) {
   OPTLEASE_CHECK(idle() && !draining_, "a run of %zu windows is not over", windows_.size());
+  OPTLEASE_CHECK(kind != RunKind::kUpdate || grads.of_chunk.size() == arena_.chunks.size(),
+                 "%zu sums of the gradients of %zu chunks", grads.of_chunk.size(),
+                 arena_.chunks.size());
   const bool prefetched =
       kind == RunKind::kUpdate && prefetching() == step && chunks == prefetch_chunks_;
   if (!prefetched) {
@@ -34,6 +37,7 @@ void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>&
     begin(kind, step, chunks);
   }
   spaces_ = std::move(spaces);
+  grads_ = std::move(grads);
   fill_ = std::move(fill);
   last_advance_us_ = 0;
   last_progress_us_ = 0;
@@ -244,7 +248,7 @@ void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
 }
 
 // Its parameters are in the buffer, and they are final where the bytes that they stem from are
-// those that were committed.
+// those that were committed, and those that this rank summed.
 bool WindowPipeline::take_computed(Window& window) {
   if (!sums_hold(window)) return false;
   ++computed_;
@@ -258,24 +262,44 @@ void WindowPipeline::note_published(const Window& window) {
 
 bool WindowPipeline::sums_hold(const Window& window) {
   for (uint32_t i = 0; i < window.chunk_count; ++i) {
-    const GrantEntry& entry = window.entries[i];
-    if (window.sums[i].read == entry.source_checksum) continue;
-    const CorruptChunkBody body{entry.chunk, entry.source_slot, entry.source_checksum,
-                                window.sums[i].read};
-    const ChunkSpec& spec = arena_.chunks[entry.chunk];
-    failure_ = {
-        StatusCode::kCorrupt,
-        format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
-               "%016llx, not %016llx: memory was altered; start again with --fresh (model.source "
-               "takes exported weights)",
-               entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
-               static_cast<unsigned long long>(spec.range.end), entry.source_slot,
-               static_cast<unsigned long long>(body.found),
-               static_cast<unsigned long long>(body.expected))};
-    port_.corrupt_chunk(body);
-    return false;
+    if (!state_sums_hold(window.entries[i], window.sums[i])) return false;
+    if (!grad_sum_holds(window.first_chunk + i, window.sums[i])) return false;
   }
   return true;
+}
+
+bool WindowPipeline::state_sums_hold(const GrantEntry& entry, const ChunkSums& sums) {
+  if (sums.read == entry.source_checksum) return true;
+  const CorruptChunkBody body{entry.chunk, entry.source_slot, entry.source_checksum, sums.read};
+  const ChunkSpec& spec = arena_.chunks[entry.chunk];
+  failure_ = {
+      StatusCode::kCorrupt,
+      format("chunk %u (space %u, elements %llu to %llu), slot %u: the committed bytes sum to "
+             "%016llx, not %016llx: memory was altered; start again with --fresh (model.source "
+             "takes exported weights)",
+             entry.chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
+             static_cast<unsigned long long>(spec.range.end), entry.source_slot,
+             static_cast<unsigned long long>(body.found),
+             static_cast<unsigned long long>(body.expected))};
+  port_.corrupt_chunk(body);
+  return false;
+}
+
+bool WindowPipeline::grad_sum_holds(uint32_t chunk, const ChunkSums& sums) {
+  if (kind_ != RunKind::kUpdate || sums.grad == grads_.of_chunk[chunk]) return true;
+  const ChunkSpec& spec = arena_.chunks[chunk];
+  failure_ = {
+      StatusCode::kCorrupt,
+      format("rank %u, chunk %u (space %u, elements %llu to %llu): the summed gradients of step "
+             "%lld that its update read in %s sum to %016llx, not %016llx as this rank reduced "
+             "them: bits of them changed since. Nothing of this chunk was committed; start again "
+             "with --fresh (model.source takes exported weights), and have this machine's memory "
+             "tested",
+             rank_.value, chunk, spec.space, static_cast<unsigned long long>(spec.range.begin),
+             static_cast<unsigned long long>(spec.range.end), static_cast<long long>(step_),
+             grads_.place.c_str(), static_cast<unsigned long long>(sums.grad),
+             static_cast<unsigned long long>(grads_.of_chunk[chunk]))};
+  return false;
 }
 
 void WindowPipeline::send_commit(Window& window, uint64_t now_us) {

@@ -27,6 +27,7 @@
 
 #include "actors/gpu_actor/device.h"
 #include "actors/gpu_actor/resident_slots.h"
+#include "actors/gpu_actor/shard_sums.h"
 #include "actors/runtime/job_plan.h"
 #include "shm/chunk_window.h"
 #include "shm/contract/geometry.h"
@@ -56,9 +57,16 @@ class PipelinePort {
 struct SpaceBuffers {
   char* params = nullptr;             // whole space, param_dtype
   const float* grad_shard = nullptr;  // this rank's shard, summed over the members
+  uint64_t grad_first_word = 0;       // its first element's word index in checksums
   ElementRange shard;
   DType param_dtype = DType::kF32;
   AdamFactors factors;  // of the step in hand, coefficient included
+};
+
+// What the summed gradients of an update run must be, read chunk by chunk as they are used.
+struct GradCheck {
+  std::vector<uint64_t> of_chunk;  // ShardSums'
+  std::string place;               // where they lie, in words
 };
 
 // Fills main weights of [range) of a space; exp_avg and exp_avg_sq are zeroed by the pipeline.
@@ -104,9 +112,9 @@ class WindowPipeline {
   Step prefetching() const { return prefetching_ ? step_ : kNoStep; }
 
   // REQUIRES: idle(). `chunks` ascending; `spaces` by space index. An update run of the step that
-  // is prefetched begins with what is in staging.
+  // is prefetched begins with what is in staging. `grads` is an update run's; others read none.
   void start(RunKind kind, Step step, const std::vector<uint32_t>& chunks,
-             std::vector<SpaceBuffers> spaces, FillInitial fill);
+             std::vector<SpaceBuffers> spaces, GradCheck grads, FillInitial fill);
   void on_grant(const LeaseGrantBody& body, const std::vector<GrantEntry>& entries,
                 uint64_t now_us);
   void on_commit_reply(const CommitReplyBody& body);
@@ -188,6 +196,8 @@ class WindowPipeline {
   bool take_computed(Window& window);
   void note_published(const Window& window);
   bool sums_hold(const Window& window);
+  bool state_sums_hold(const GrantEntry& entry, const ChunkSums& sums);
+  bool grad_sum_holds(uint32_t chunk, const ChunkSums& sums);
   void account_time(uint64_t now_us);
   void note_directions();
   // The ranges of a chunk that kernels take one by one: `staged` is its travelling part, `resident`
@@ -206,6 +216,7 @@ class WindowPipeline {
   RunKind kind_ = RunKind::kUpdate;
   Step step_ = kNoStep;
   std::vector<SpaceBuffers> spaces_;
+  GradCheck grads_;
   FillInitial fill_;
   std::vector<Window> windows_;
   std::vector<Window> abandoned_;  // enqueued work still writes into their sums

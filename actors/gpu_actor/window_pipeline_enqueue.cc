@@ -64,9 +64,10 @@ std::vector<AdamChunk> WindowPipeline::staged_parts(uint32_t chunk, char* staged
     part.exp_avg = reinterpret_cast<float*>(address(1));
     part.exp_avg_sq = reinterpret_cast<float*>(address(2));
     const uint64_t first = spec.range.begin + range.begin;  // in the space
-    part.grad =
-        space.grad_shard == nullptr ? nullptr : space.grad_shard + (first - space.shard.begin);
+    const uint64_t in_shard = first - space.shard.begin;
+    part.grad = space.grad_shard == nullptr ? nullptr : space.grad_shard + in_shard;
     part.grad_dtype = DType::kF32;
+    part.grad_first_word = space.grad_first_word + in_shard;
     part.param = space.params + first * bytes_of(space.param_dtype);
     part.param_dtype = space.param_dtype;
     part.elements = range.size();

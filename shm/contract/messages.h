@@ -19,7 +19,7 @@
 namespace optlease {
 
 inline constexpr uint32_t kMessageMagic = 0x4c54504f;  // "OPTL"
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 
 // Frozen: append only.
 enum class MessageKind : uint16_t {

@@ -58,24 +58,14 @@ const char* why_invalid(const SumsDigest& sums) {
   if (sums.step < 0) return "the sums' digest is empty";
   if (sums.checksum != checksum_of(sums)) return "the checksum of the sums' digest does not hold";
   if (sums.reserved_zero != 0) return "a reserved field of the sums' digest is not zero";
-  if (sums.kind == static_cast<uint32_t>(SumsDigestKind::kXxh3)) return nullptr;
-  if (sums.kind != static_cast<uint32_t>(SumsDigestKind::kNone)) {
-    return "the sums' digest is of a kind that this build does not know";
-  }
-  return sums.digest == 0 ? nullptr : "there is a digest of sums whose digest is not known";
+  if (sums.kind == static_cast<uint32_t>(SumsDigestKind::kChecksum)) return nullptr;
+  return "the sums' digest is of a kind that this build does not know";
 }
 
-SumsDigest no_sums_digest(Step step) {
+SumsDigest make_sums_digest(Step step, uint64_t digest) {
   SumsDigest sums{};
   sums.step = step;
-  sums.kind = static_cast<uint32_t>(SumsDigestKind::kNone);
-  sums.checksum = checksum_of(sums);
-  return sums;
-}
-
-SumsDigest xxh3_sums_digest(Step step, uint64_t digest) {
-  SumsDigest sums = no_sums_digest(step);
-  sums.kind = static_cast<uint32_t>(SumsDigestKind::kXxh3);
+  sums.kind = static_cast<uint32_t>(SumsDigestKind::kChecksum);
   sums.digest = digest;
   sums.checksum = checksum_of(sums);
   return sums;

@@ -27,7 +27,7 @@ inline constexpr uint64_t kSegmentMagic = 0x004745534c54504full;      // "OPTLSE
 inline constexpr uint64_t kArenaMagic = 0x004e52414c54504full;        // "OPTLARN\0"
 inline constexpr uint64_t kSavedShardsMagic = 0x004448534c54504full;  // "OPTLSHD\0"
 inline constexpr uint64_t kResidentMagic = 0x005345524c54504full;     // "OPTLRES\0"
-inline constexpr uint32_t kSegmentVersion = 2;
+inline constexpr uint32_t kSegmentVersion = 3;
 
 enum class SegmentState : uint32_t {
   kCreating = 0,  // never to be trusted: its creator died or still works
@@ -134,15 +134,17 @@ const char* why_invalid(const StepRecord& record);
 
 // What the update of step `step` reads from one rank's gradient shards, as a digest: unlike the
 // step record it differs from rank to rank. Durable before the rank's record of the same step is.
+// (0 and 1 were kinds of segment version 2.)
 enum class SumsDigestKind : uint32_t {
-  kNone = 0,  // not known: the shards lie in a device's memory and were not saved
-  kXxh3 = 1,  // XXH3-64 (seed 0) of the shards' FP32 bytes, spaces ascending, no padding
+  // kernels/checksum.h over the shards' FP32 words, spaces ascending, no padding: a word's index is
+  // its place among them all. So the sums of the rank's chunks add up to it.
+  kChecksum = 2,
 };
 struct SumsDigest {
   int64_t step;   // kNoStep: empty
   uint32_t kind;  // SumsDigestKind
   uint32_t reserved_zero;
-  uint64_t digest;    // 0 where the kind is kNone
+  uint64_t digest;    // 0 of a rank without shards
   uint64_t checksum;  // FNV-1a of the bytes before it: a half-written one is none
 };
 static_assert(sizeof(SumsDigest) == 32 && offsetof(SumsDigest, kind) == 8 &&
@@ -153,8 +155,7 @@ static_assert(sizeof(SumsDigest) == 32 && offsetof(SumsDigest, kind) == 8 &&
 uint64_t checksum_of(const SumsDigest& sums);
 const char* why_invalid(const SumsDigest& sums);
 // Whole and valid.
-SumsDigest no_sums_digest(Step step);
-SumsDigest xxh3_sums_digest(Step step, uint64_t digest);
+SumsDigest make_sums_digest(Step step, uint64_t digest);
 
 struct BlobRecord {
   int64_t step;  // committed together with this step; kNoStep: none
@@ -228,7 +229,7 @@ struct SavedShardsHeader {
   uint8_t job_id[16];
   int64_t step;         // whose summed gradients these are
   uint64_t data_bytes;  // behind the header: the shards, each on a multiple of 256 bytes
-  uint64_t digest;      // of the shards, as SumsDigestKind::kXxh3
+  uint64_t digest;      // of the shards, as SumsDigestKind::kChecksum
   uint64_t checksum;    // FNV-1a of the bytes before it; written last, 0 while shards are
 };
 static_assert(sizeof(SavedShardsHeader) == 64 && offsetof(SavedShardsHeader, digest) == 48 &&

@@ -124,7 +124,7 @@ void commit_through_service(benchmark::State& state) {
       say(MessageKind::kStepReady, StepReadyBody{step, 0, 0});
       service.settle(0);
       say(MessageKind::kStepRecord, StepRecordBody{service.coordinator().group_epoch(),
-                                                   record_of(step), no_sums_digest(step)});
+                                                   record_of(step), make_sums_digest(step, 0)});
       service.settle(0);
     }
     say(MessageKind::kLeaseRequest, LeaseRequestBody{step, chunk, 1});

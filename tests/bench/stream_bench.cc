@@ -105,6 +105,7 @@ int run(uint64_t elements, uint64_t chunk_mib, int rounds) {
     slots.push_back(memory.back().data());
   }
   std::vector<char> staging(job.arena().slot_bytes);
+  job.grad_sums = job.sums_of(grads.data());  // an actor has them from the pass for the norm
   std::vector<double> leased, pipelined, serial, to_pipelined, to_serial;
   for (int round = 0; round <= rounds; ++round) {
     const Step step = round + 1;

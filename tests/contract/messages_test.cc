@@ -57,7 +57,7 @@ std::string good_frame(MessageKind kind) {
   using K = MessageKind;
   if (kind == K::kStepReady) return frame_of(kind, bytes_of(StepReadyBody{1, 4, 0}), "blob");
   if (kind == K::kStepRecord)
-    return frame_of(kind, bytes_of(StepRecordBody{1, good_record(), xxh3_sums_digest(3, 99)}));
+    return frame_of(kind, bytes_of(StepRecordBody{1, good_record(), make_sums_digest(3, 99)}));
   if (kind == K::kLeaseRequest) return frame_of(kind, bytes_of(LeaseRequestBody{0, 5, 2}));
   if (kind == K::kCommitRequest) {
     return frame_of(kind, bytes_of(CommitRequestBody{1, 2, 3, 1, 1, 0}),
@@ -194,7 +194,7 @@ TEST(Messages, RefusesEveryBrokenRuleOfTheOthers) {
       with_body<StepRecordBody>(MessageKind::kStepRecord, [](auto* b) { b->sums.digest += 1; }),
       nullptr);
   EXPECT_STREQ(with_body<StepRecordBody>(MessageKind::kStepRecord,
-                                         [](auto* b) { b->sums = xxh3_sums_digest(4, 99); }),
+                                         [](auto* b) { b->sums = make_sums_digest(4, 99); }),
                "record and sums are of different steps");
   EXPECT_NE(with_body<RefusedBody>(MessageKind::kRefused, [](auto* b) { b->status = 99; }),
             nullptr);

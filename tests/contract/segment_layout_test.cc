@@ -183,24 +183,24 @@ TEST(StepRecord, ATornOneIsNone) {
 }
 
 bool sums_break(const std::function<void(SumsDigest*)>& change) {
-  SumsDigest sums = xxh3_sums_digest(3, 0x1234);
+  SumsDigest sums = make_sums_digest(3, 0x1234);
   change(&sums);
   sums.checksum = checksum_of(sums);
   return why_invalid(sums) != nullptr;
 }
 
 TEST(SumsDigest, NamesEveryBrokenRule) {
-  EXPECT_EQ(why_invalid(no_sums_digest(0)), nullptr);
-  EXPECT_EQ(why_invalid(xxh3_sums_digest(1, 0)), nullptr) << "zero is a digest as any other";
+  EXPECT_EQ(why_invalid(make_sums_digest(1, 0)), nullptr) << "zero is a digest as any other";
   EXPECT_FALSE(sums_break([](auto*) {}));
   EXPECT_TRUE(sums_break([](auto* s) { s->step = kNoStep; }));
-  EXPECT_TRUE(sums_break([](auto* s) { s->kind = 2; }));
-  EXPECT_TRUE(sums_break([](auto* s) { s->kind = 0; })) << "a digest that is said not to be known";
+  for (const uint32_t kind : {0u, 1u, 3u}) {
+    EXPECT_TRUE(sums_break([kind](auto* s) { s->kind = kind; })) << kind;
+  }
   EXPECT_TRUE(sums_break([](auto* s) { s->reserved_zero = 1; }));
 }
 
 TEST(SumsDigest, ATornOneIsNone) {
-  SumsDigest sums = xxh3_sums_digest(3, 0x1234);
+  SumsDigest sums = make_sums_digest(3, 0x1234);
   auto* bytes = reinterpret_cast<unsigned char*>(&sums);
   for (size_t at = 0; at < sizeof sums; ++at) {
     bytes[at] ^= 0x01;

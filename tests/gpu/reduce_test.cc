@@ -162,7 +162,9 @@ TEST(GpuReduce, NarrowsAnyBitPatternAsTheCpuDoes) {
       }
 }
 
-void check_norm(const std::vector<float>& grad, uint64_t first, float scale, uint64_t off) {
+// Chunks of `chunk` elements, of which the first has `skip` before the shard's first one.
+void check_norm(const std::vector<float>& grad, uint64_t first, float scale, uint64_t off,
+                uint64_t chunk = 0, uint64_t skip = 0) {
   const uint64_t blocks = grad_block_count(first, grad.size());
   std::vector<double> expected(blocks);
   const uint64_t nonfinite =
@@ -171,11 +173,29 @@ void check_norm(const std::vector<float>& grad, uint64_t first, float scale, uin
   d_grad.put(grad.data());
   const uint64_t before = 1000;
   count.put(&before);
-  ASSERT_EQ(grad_block_sums_cuda(
-                reinterpret_cast<double*>(sums.data()), reinterpret_cast<uint64_t*>(count.data()),
-                reinterpret_cast<const float*>(d_grad.data()), first, grad.size(), scale, nullptr),
+  const uint64_t chunks = chunk == 0 ? 0 : (skip + grad.size() - 1) / chunk + 1;
+  std::vector<uint64_t> chunk_sums(chunks, 9), expected_sums(chunks, 9);
+  Guarded d_chunk_sums(chunks * 8);
+  GradSums into, on_gpu;
+  if (chunk != 0) {
+    d_chunk_sums.put(chunk_sums.data());
+    into = {expected_sums.data(), chunk, skip, 55 + first};
+    on_gpu = into;
+    on_gpu.sums = reinterpret_cast<uint64_t*>(d_chunk_sums.data());
+    (void)grad_stats(grad.data(), first, grad.size(), scale, into);
+  }
+  ASSERT_EQ(grad_block_sums_cuda(reinterpret_cast<double*>(sums.data()),
+                                 reinterpret_cast<uint64_t*>(count.data()),
+                                 reinterpret_cast<const float*>(d_grad.data()), first, grad.size(),
+                                 scale, on_gpu, nullptr),
             cudaSuccess);
   finish();
+  if (chunk != 0) {
+    std::memcpy(chunk_sums.data(), d_chunk_sums.take().data(), chunks * 8);
+    ASSERT_EQ(chunk_sums, expected_sums)
+        << "chunks of " << chunk << ", first element " << first << ", " << grad.size()
+        << " elements, " << skip << " skipped";
+  }
   uint64_t after = 0;
   std::memcpy(&after, count.take().data(), 8);
   EXPECT_EQ(after, before + nonfinite) << first << " " << grad.size();
@@ -200,6 +220,17 @@ TEST(GpuReduce, SumsSquaresOfBlocksWithTheBitsOfTheCpu) {
           for (const bool specials : {false, true})
             check_norm(values(n, static_cast<uint32_t>(n), specials), first, scale, off);
   check_norm(values((4u << 20) + 5, 3, false), 64, 1.0f / 3, 0);
+}
+
+// Chunks that end within a block of the norm, on its end, and far behind it.
+TEST(GpuReduce, SumsEveryChunkInThePassForTheNorm) {
+  for (const uint64_t first : {0u, 64u, 4032u, 3u * 4096 + 192})
+    for (const uint64_t n : {1u, 15u, 64u, 65u, 4031u, 4096u, 4097u, 12289u, 100003u, 1000003u})
+      for (const uint64_t chunk : {64u, 128u, 192u, 4096u, 4160u, 5u * 4096, 65536u, 1u << 24})
+        for (const uint64_t skip : {uint64_t{0}, uint64_t{64}, chunk - 64})
+          for (const uint64_t off : {0u, 1u})
+            check_norm(values(n, static_cast<uint32_t>(n), true), first, 0.3f, off, chunk,
+                       skip % chunk);
 }
 
 TEST(GpuReduce, FillsSyntheticGradientsAndInitialValuesWithTheBitsOfTheCpu) {
@@ -235,15 +266,20 @@ std::unique_ptr<GradientMath> cuda_math() {
 TEST(GpuGradientMath, GivesTheStatisticsOfTheCpu) {
   const auto math = cuda_math();
   const auto cpu = make_cpu_gradient_math();
-  for (const uint64_t n : {uint64_t{1}, uint64_t{5000}, uint64_t{1} << 20})
+  for (const uint64_t n : {uint64_t{1}, uint64_t{5000}, (uint64_t{9} << 20) + 5})
     for (const bool specials : {false, true}) {
       const std::vector<float> shard = values(n, 5, specials);
       Guarded d_shard(n * 4);
       d_shard.put(shard.data());
-      const auto got =
-          math->stats(reinterpret_cast<const float*>(d_shard.data()), 4096 + 64, n, 0.7f);
+      const uint64_t chunk = n > 5000 ? 64 : 4096;  // small ones: more than a launch has room for
+      std::vector<uint64_t> sums((n + chunk - 1) / chunk), expected_sums(sums.size());
+      const auto got = math->stats(reinterpret_cast<const float*>(d_shard.data()), 4096 + 64, n,
+                                   0.7f, {sums.data(), chunk, 0, 999});
       ASSERT_TRUE(got.is_ok()) << got.status().text();
-      const GradStats expected = cpu->stats(shard.data(), 4096 + 64, n, 0.7f).value();
+      const GradStats expected =
+          cpu->stats(shard.data(), 4096 + 64, n, 0.7f, {expected_sums.data(), chunk, 0, 999})
+              .value();
+      EXPECT_EQ(sums, expected_sums) << n;
       EXPECT_EQ(got.value().nonfinite, expected.nonfinite);
       if (!std::isnan(expected.sum_squares)) {
         EXPECT_EQ(got.value().sum_squares, expected.sum_squares);
@@ -259,15 +295,19 @@ TEST(GpuGradientMath, GivesTheStatisticsOfAShardOfManyLaunches) {
   auto* shard = reinterpret_cast<float*>(d_shard.data());
   ASSERT_TRUE(math->fill_synthetic(shard, DType::kF32, {8, 2, Rank(1), 0}, n).is_ok());
   const auto started = std::chrono::steady_clock::now();
-  const auto got = math->stats(shard, 5 * 64, n, 0.5f);
+  constexpr uint64_t kChunk = (2ull << 20) + 64;
+  std::vector<uint64_t> sums((n + kChunk - 1) / kChunk), expected_sums(sums.size());
+  const auto got = math->stats(shard, 5 * 64, n, 0.5f, {sums.data(), kChunk, 0, 7});
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - started).count();
   ASSERT_TRUE(got.is_ok()) << got.status().text();
-  std::printf("[figure] sum of squares of %llu Mi elements: %.2f ms, %.0f GB/s\n",
+  std::printf("[figure] sum of squares and chunk sums of %llu Mi elements: %.2f ms, %.0f GB/s\n",
               static_cast<unsigned long long>(n >> 20), ms, static_cast<double>(n) * 4e-6 / ms);
   std::vector<float> host(n);
   must(cudaMemcpy(host.data(), shard, n * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  const GradStats expected = grad_stats(host.data(), 5 * 64, n, 0.5f);
+  const GradStats expected =
+      grad_stats(host.data(), 5 * 64, n, 0.5f, {expected_sums.data(), kChunk, 0, 7});
+  EXPECT_EQ(sums, expected_sums);
   EXPECT_EQ(got.value().sum_squares, expected.sum_squares);
   EXPECT_EQ(got.value().nonfinite, 0u);
   std::vector<float> piece(1u << 20);

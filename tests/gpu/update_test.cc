@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kernels/adam_cpu.h"
+#include "kernels/checksum.h"
 #include "shm/contract/geometry.h"
 #include "tests/gpu/gpu_support.h"
 
@@ -70,6 +71,7 @@ AdamChunk chunk_over(char* slot, char* grad, char* param, const Case& c) {
   chunk.exp_avg_sq = reinterpret_cast<float*>(slot + 2 * stride);
   chunk.grad = grad + c.grad_offset * bytes_of(c.grad);
   chunk.grad_dtype = c.grad;
+  chunk.grad_first_word = 77 + c.elements;
   chunk.param = param == nullptr ? nullptr : param + c.param_offset * bytes_of(c.param);
   chunk.param_dtype = c.param;
   chunk.elements = c.elements;
@@ -120,6 +122,7 @@ class GpuUpdate : public testing::Test {
       });
       ASSERT_EQ(sums.read, expected.read) << "step " << step;
       ASSERT_EQ(sums.written, expected.written) << "step " << step;
+      ASSERT_EQ(sums.grad, expected.grad) << "step " << step;
     }
     ASSERT_EQ(found, slot) << "state arrays differ";
     ASSERT_EQ(gpu_params.take(), params) << "parameters, or bytes around them, differ";
@@ -159,6 +162,7 @@ TEST_F(GpuUpdate, SumsAreThereWhicheverQuestionSawTheirTicket) {
     EXPECT_TRUE(device_->reached(first)) << "its work takes microseconds";
     EXPECT_EQ(sums.read, expected.read);
     EXPECT_EQ(sums.written, expected.written);
+    EXPECT_EQ(sums.grad, expected.grad);
     go = true;
     ASSERT_TRUE(wait_for(*device_, later));
   }
@@ -306,11 +310,12 @@ TEST_F(GpuUpdate, GivesTheCpusBitsForMainWeightsInHalves) {
       const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdam), 0};
       const AdamFactors factors = make_adam_factors(group, step, 0.37f);
       const ChunkSums expected = adam_update(halves.chunk(false), factors);
-      ChunkSums sums{5, 7};  // a launch adds
+      ChunkSums sums{5, 7, 11};  // a launch adds
       device_->update(halves.chunk(true), factors, &sums);
       ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
       ASSERT_EQ(sums.read, expected.read + 5) << "step " << step;
       ASSERT_EQ(sums.written, expected.written + 7) << "step " << step;
+      ASSERT_EQ(sums.grad, expected.grad + 11) << "step " << step;
     }
     for (int array = 0; array < 6; ++array) {
       ASSERT_EQ(halves.gpu[array]->take(), halves.cpu[array]) << "buffer " << array;
@@ -324,6 +329,30 @@ TEST_F(GpuUpdate, GivesTheCpusBitsForMainWeightsInHalves) {
     ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
     ASSERT_EQ(sums.read, expected);
     ASSERT_EQ(halves.gpu[5]->take(), params);
+  }
+}
+
+// As an incarnation reads what another one left; and that updates beside it lose nothing.
+TEST_F(GpuUpdate, SumsGradientsAsTheCpuDoesAtAnySizeAndAlignment) {
+  std::mt19937_64 random(kSeed);
+  for (const uint64_t elements :
+       {uint64_t{1}, uint64_t{7}, uint64_t{8}, uint64_t{9}, uint64_t{2047}, uint64_t{4096},
+        uint64_t{100'003}, kElementsMax}) {
+    for (const uint64_t offset : {0u, 1u, 4u}) {
+      std::vector<char> grad((elements + offset) * 4);
+      fill(&grad, DType::kF32, Values::kAnyBits, &random);
+      GpuBytes on_gpu(grad.size());
+      on_gpu.put(grad.data(), grad.size());
+      const uint64_t first = random() >> 20;
+      ChunkSums sums{1, 2, 3};
+      device_->sum_gradient(reinterpret_cast<const float*>(on_gpu.data()) + offset, elements, first,
+                            &sums);
+      ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
+      EXPECT_EQ(sums.grad, 3 + checksum_words(grad.data() + offset * 4, elements, first))
+          << elements << " elements +" << offset;
+      EXPECT_EQ(sums.read, 1u);
+      EXPECT_EQ(sums.written, 2u);
+    }
   }
 }
 
@@ -349,6 +378,7 @@ TEST_F(GpuUpdate, KeepsTheSumsOfChunksInFlightApart) {
   for (uint32_t i = 0; i < kChunks; ++i) {
     ASSERT_EQ(sums[i].read, expected[i].read) << "chunk " << i;
     ASSERT_EQ(sums[i].written, expected[i].written) << "chunk " << i;
+    ASSERT_EQ(sums[i].grad, expected[i].grad) << "chunk " << i;
   }
   EXPECT_GT(device_->counters().kernel_seconds, 0);
 }

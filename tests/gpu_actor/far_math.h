@@ -30,9 +30,9 @@ class FarMath final : public GradientMath {
     puts_ += 1;
     return cpu_math()->put(out, host, bytes);
   }
-  Result<GradStats> stats(const float* shard, uint64_t first, uint64_t elements,
-                          float scale) override {
-    return cpu_math()->stats(shard, first, elements, scale);
+  Result<GradStats> stats(const float* shard, uint64_t first, uint64_t elements, float scale,
+                          const GradSums& into) override {
+    return cpu_math()->stats(shard, first, elements, scale, into);
   }
   uint64_t puts_ = 0;
 

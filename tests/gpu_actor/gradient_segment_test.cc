@@ -8,7 +8,6 @@
 
 #include <cstring>
 
-#include "shm/sums_hasher.h"
 #include "tests/gpu_actor/actor_home.h"
 
 namespace optlease {
@@ -113,67 +112,17 @@ TEST_F(GradientSegment, OfAnotherSizeIsCorruptWhileAStepIsOpenAndIsLeftForDiagno
   }
 }
 
-// The digest is of what the update reads: not of the bytes between shards, and of every bit of
-// them.
-TEST_F(GradientSegment, OfAnOpenStepIsBelievedOnlyWithTheDigestThatWasRecorded) {
-  SumsDigest recorded;
-  {
-    RankBuffers first = std::move(open(false)).value();
-    float* shard = first.spaces()[0].grad_shard;
-    for (uint64_t i = 0; i < kElements; ++i) shard[i] = static_cast<float>(i) * 0.25f;
-    recorded = std::move(first.seal_sums(1, true)).value();
-    SumsHasher hasher;
-    hasher.add(shard, kElements * sizeof(float));
-    EXPECT_EQ(recorded.digest, hasher.digest());
-    EXPECT_EQ(why_invalid(recorded), nullptr);
-    ASSERT_GT(bytes_, kElements * sizeof(float)) << "no padding to try";
-    shard[kElements] = 1;
-  }
-  RankBuffers next = std::move(open(true)).value();
-  EXPECT_TRUE(next.check_sums(recorded).is_ok()) << next.check_sums(recorded).text();
-  auto* bytes = reinterpret_cast<unsigned char*>(next.spaces()[0].grad_shard);
-  for (const uint64_t at : {uint64_t{0}, kElements * 2, kElements * sizeof(float) - 1}) {
-    bytes[at] ^= 0x10;
-    const Status status = next.check_sums(recorded);
-    EXPECT_EQ(status.code(), StatusCode::kCorrupt) << at;
-    for (const std::string& words :
-         {path_, std::string("rank 0"), std::string("open step 1"), std::string("--fresh"),
-          format("%016llx", static_cast<unsigned long long>(recorded.digest)),
-          format("%016llx",
-                 static_cast<unsigned long long>(next.seal_sums(1, true).value().digest))}) {
-      EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
-    }
-    bytes[at] ^= 0x10;
-  }
-  EXPECT_TRUE(next.check_sums(recorded).is_ok());
-  EXPECT_TRUE(next.check_sums(no_sums_digest(1)).is_ok()) << "what is not known is no complaint";
-}
-
-// Between two pieces the actor answers, renews its leases and says that it lives.
-TEST(RankBuffers, CheckSumsAPieceACallAndSeeEveryByte) {
-  constexpr uint64_t kMany = 9u << 20;  // 36 MiB, three pieces
-  const ActorHome home(kMany);
-  RankBuffers buffers = std::move(open_buffers(home, false)).value();
-  float* shard = buffers.spaces()[0].grad_shard;
-  for (uint64_t i = 0; i < kMany; i += 1000) shard[i] = static_cast<float>(i);
-  const SumsDigest recorded = buffers.seal_sums(1, true).value();
-  const auto check = [&](int* pieces) {
-    SumsCheck reading(recorded);
-    *pieces = 0;
-    Result<bool> over = buffers.check_sums_some(&reading);
-    for (; over.is_ok() && !over.value(); over = buffers.check_sums_some(&reading)) ++*pieces;
-    return over.status();
-  };
-  int pieces = 0;
-  EXPECT_TRUE(check(&pieces).is_ok());
-  EXPECT_EQ(pieces, 3);
-  for (const uint64_t at : {uint64_t{0}, uint64_t{4} << 20, kMany - 1}) {
-    shard[at] += 1;
-    EXPECT_EQ(check(&pieces).code(), StatusCode::kCorrupt) << at;
-    EXPECT_EQ(buffers.check_sums(recorded).code(), StatusCode::kCorrupt) << at;
-    shard[at] -= 1;
-  }
-  EXPECT_TRUE(check(&pieces).is_ok());
+// What is summed is what the update reads: not the bytes behind the shard.
+TEST_F(GradientSegment, IsSummedWithoutItsPaddingAndNamedInWords) {
+  RankBuffers buffers = std::move(open(false)).value();
+  const std::vector<GradRange> ranges =
+      buffers.chunk_gradients(arena_of(home_.plan().segment, Rank(0)));
+  uint64_t elements = 0;
+  for (const GradRange& range : ranges) elements += range.elements;
+  EXPECT_EQ(elements, kElements);
+  ASSERT_GT(bytes_, kElements * sizeof(float)) << "no padding to leave out";
+  EXPECT_EQ(ranges.front().at, buffers.spaces()[0].grad_shard);
+  EXPECT_EQ(buffers.place_of_shards(), "gradient segment " + path_);
 }
 
 // Its sums are what the open step is finished with: an empty one in its place would go unnoticed.

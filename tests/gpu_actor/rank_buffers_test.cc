@@ -14,6 +14,7 @@
 #include <memory>
 #include <thread>
 
+#include "kernels/checksum.h"
 #include "shm/vault.h"
 #include "tests/gpu_actor/rank_buffers_life.h"
 
@@ -142,7 +143,7 @@ TEST_F(RankBuffersTest, TrustNoSavedShardsOfWhichABitChanged) {
   next_launcher();
   const Status status = open(4).status();
   EXPECT_EQ(status.code(), StatusCode::kCorrupt);
-  for (const char* words : {"rank 0", "step 4", "XXH3-64", "--fresh"}) {
+  for (const char* words : {"rank 0", "step 4", "sum to", "--fresh"}) {
     EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
   }
   flip();
@@ -150,25 +151,39 @@ TEST_F(RankBuffersTest, TrustNoSavedShardsOfWhichABitChanged) {
   EXPECT_TRUE(holds(buffers, 4)) << "the refusal changed something";
 }
 
-// Sums in a device's memory are checked too where their digest is known.
-TEST_F(RankBuffersTest, CheckShardsInTheVaultAgainstTheDigestThatWasSavedWithThem) {
-  SumsDigest recorded{};
-  {
-    RankBuffers buffers = opened(kNoStep);
-    fill(buffers, 6);
-    Result<SumsDigest> unknown = buffers.seal_sums(5, false);
-    ASSERT_TRUE(unknown.is_ok());
-    EXPECT_EQ(unknown.value().kind, static_cast<uint32_t>(SumsDigestKind::kNone));
-    EXPECT_EQ(unknown.value().step, 5);
-    recorded = std::move(buffers.seal_sums(5, true)).value();
-    EXPECT_EQ(recorded.kind, static_cast<uint32_t>(SumsDigestKind::kXxh3));
+// What the shards sum to is known before they are saved.
+TEST_F(RankBuffersTest, SaveNoCopyThatIsNotWhatTheShardsSummedTo) {
+  RankBuffers buffers = opened(kNoStep);
+  fill(buffers, 6);
+  uint64_t sum = 0;
+  for (const GradRange& chunk : buffers.chunk_gradients(arena_of(plan_.segment, Rank(0)))) {
+    sum += checksum_words(chunk.at, chunk.elements, chunk.first_word);
   }
-  RankBuffers next = opened(5);
-  EXPECT_TRUE(next.check_sums(recorded).is_ok()) << next.check_sums(recorded).text();
-  next.spaces()[1].grad_shard[1] += 1;
-  const Status status = next.check_sums(recorded);
+  const Status same = buffers.save_shards(make_sums_digest(5, sum));
+  EXPECT_TRUE(same.is_ok()) << same.text();
+  buffers.spaces()[1].grad_shard[1] += 1;
+  const Status status = buffers.save_shards(make_sums_digest(5, sum));
   EXPECT_EQ(status.code(), StatusCode::kCorrupt);
-  EXPECT_NE(status.message().find("device cpu:0"), std::string::npos) << status.text();
+  for (const char* words : {"rank 0", "step 5", "device cpu:0"}) {
+    EXPECT_NE(status.message().find(words), std::string::npos) << words << ": " << status.text();
+  }
+}
+
+TEST_F(RankBuffersTest, ListTheGradientsOfEveryChunkOnceAndInTheOrderOfTheArena) {
+  RankBuffers buffers = opened(kNoStep);
+  const ArenaSpec arena = arena_of(plan_.segment, Rank(0));
+  const std::vector<GradRange> ranges = buffers.chunk_gradients(arena);
+  ASSERT_EQ(ranges.size(), arena.chunks.size());
+  ASSERT_GT(ranges.size(), 2u);
+  uint64_t word = 0;
+  for (size_t c = 0; c < ranges.size(); ++c) {
+    const RankSpace& mine = buffers.spaces()[arena.chunks[c].space];
+    EXPECT_EQ(ranges[c].at, mine.grad_shard + (arena.chunks[c].range.begin - mine.shard.begin));
+    EXPECT_EQ(ranges[c].elements, arena.chunks[c].range.size());
+    EXPECT_EQ(ranges[c].first_word, word);
+    word += ranges[c].elements;
+  }
+  EXPECT_EQ(word, buffers.spaces()[0].shard.size() + buffers.spaces()[1].shard.size());
 }
 
 // A step that never opened is reduced again, perhaps to other sums: what was saved of it is void.

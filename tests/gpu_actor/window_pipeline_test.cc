@@ -232,6 +232,55 @@ TEST(WindowPipeline, StopsAtAFlippedBitAndNamesTheChunk) {
       << "corrupt bytes were committed";
 }
 
+// A bit of a chunk's summed gradients that changed after they were summed, wherever it is.
+TEST_P(SplitShapes, StopsAtAFlippedBitOfTheSummedGradientsAndCommitsNothingOfTheirChunk) {
+  InProcessJob job(split_shape(GetParam(), 0));
+  initialise(job);
+  std::vector<float> grads = gradients(1, job.shape().elements);
+  job.grad_sums = job.sums_of(grads.data());
+  const AdamFactors factors = make_adam_factors(adamw(), 1, 0.5f);
+  const std::vector<ChunkSpec>& chunks = job.arena().chunks;
+  ASSERT_GT(chunks.size(), 2u);
+  const auto flip = [&](uint64_t element) {
+    reinterpret_cast<unsigned char*>(&grads[element])[element % 4] ^=
+        static_cast<unsigned char>(1u << element % 8);
+  };
+  for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    const ElementRange range = chunks[chunk].range;
+    for (const uint64_t element : {range.begin, range.begin + range.size() / 2, range.end - 1}) {
+      flip(element);
+      const Status status = job.run(RunKind::kUpdate, 1, factors, grads.data());
+      job.restart_actor();
+      EXPECT_EQ(status.code(), StatusCode::kCorrupt) << "element " << element;
+      for (const std::string& words :
+           {format("rank 0, chunk %u (space 0, ", chunk), std::string("memory of the test"),
+            std::string("step 1"), std::string("--fresh"),
+            format("%016llx", static_cast<unsigned long long>(job.grad_sums[chunk]))}) {
+        EXPECT_NE(status.message().find(words), std::string::npos)
+            << words << ": " << status.text();
+      }
+      EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(chunk)), 0);
+      flip(element);
+    }
+  }
+  EXPECT_TRUE(job.corrupt.empty()) << "the state is sound";
+  ASSERT_TRUE(job.run(RunKind::kUpdate, 1, factors, grads.data()).is_ok());
+  expect_resident(job, resident_run(1, job.shape().elements));
+}
+
+TEST(WindowPipeline, NoticesAFlippedBitOfTheGradientsThatCameAfterItsWindowWasReadAhead) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  job.prefetch(1, 20);
+  std::vector<float> grads = gradients(1, kElements);
+  job.grad_sums = job.sums_of(grads.data());
+  grads[0] += 1;
+  const AdamFactors factors = make_adam_factors(adamw(), 1, 0.5f);
+  EXPECT_EQ(job.run(RunKind::kUpdate, 1, factors, grads.data()).code(), StatusCode::kCorrupt);
+  EXPECT_FALSE(job.pipeline().computed()) << "its parameters are not final";
+  EXPECT_EQ(job.store().view().version(InProcessJob::kRank, ChunkIndex(0)), 0);
+}
+
 TEST(WindowPipeline, NoticesAFlippedBitWhenItRepublishes) {
   InProcessJob job({kElements, 64 << 10, 1, 2, 3});
   initialise(job);

@@ -49,7 +49,7 @@ inline StepRecord fake_record(Step step) {
 
 // Unlike the record, every rank's own.
 inline SumsDigest fake_sums(Rank rank, Step step) {
-  return xxh3_sums_digest(step, fake_checksum(rank, 0, step));
+  return make_sums_digest(step, fake_checksum(rank, 0, step));
 }
 
 class FakeActor {

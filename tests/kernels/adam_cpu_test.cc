@@ -70,10 +70,12 @@ TEST(AdamCpu, AnySplitOfAChunkGivesTheSameBitsAndSums) {
         const ChunkSums part = adam_update_range(split.chunk, factors, at, end);
         sums.read += part.read;
         sums.written += part.written;
+        sums.grad += part.grad;
         at = end;
       }
       EXPECT_EQ(sums.read, expected.read);
       EXPECT_EQ(sums.written, expected.written);
+      EXPECT_EQ(sums.grad, expected.grad);
     }
     EXPECT_TRUE(whole.words == split.words);
     EXPECT_TRUE(whole.param == split.param);
@@ -90,6 +92,27 @@ TEST(AdamCpu, SumsAreTheSlotsChecksumsBeforeAndAfter) {
     EXPECT_EQ(sums.read, before);
     EXPECT_EQ(sums.written, checksum_chunk(slot.words.data(), 5003));
     EXPECT_NE(sums.written, before);
+  }
+}
+
+// What an update read of its gradients shows, bit by bit; of those that are FP32.
+TEST(AdamCpu, SumsTheGradientsThatItUsedByTheirPlaces) {
+  const AdamFactors factors = make_adam_factors(params_of(Rule::kAdamW), 1, 0.5f);
+  for (const uint64_t elements : {1u, 7u, 15u, 16u, 1023u, 1024u, 1025u, 5003u}) {
+    for (const uint64_t first : {uint64_t{0}, uint64_t{77}, uint64_t{1} << 40}) {
+      Slot slot(elements);
+      slot.next_gradient(1);
+      slot.chunk.grad_first_word = first;
+      const uint64_t expected = checksum_words(slot.grad.data(), elements, first);
+      EXPECT_EQ(adam_update(slot.chunk, factors).grad, expected) << elements << " at " << first;
+      slot.grad[elements * 4 - 1] ^= 0x80;
+      EXPECT_NE(adam_update(slot.chunk, factors).grad, expected) << elements << " at " << first;
+    }
+  }
+  for (DType grad : {DType::kBF16, DType::kF16}) {
+    Slot slot(2000, grad);
+    slot.next_gradient(1);
+    EXPECT_EQ(adam_update(slot.chunk, factors).grad, 0u) << name_of(grad);
   }
 }
 
@@ -177,6 +200,7 @@ TEST(AdamCpu, MainWeightsInHalvesGiveTheBitsAndSumsOfFp32) {
         const ChunkSums sums = adam_update(halves.chunk, factors);
         ASSERT_EQ(sums.read, expected.read);
         ASSERT_EQ(sums.written, expected.written);
+        ASSERT_EQ(sums.grad, expected.grad);
       }
       const std::vector<uint8_t> published = halves.param;
       for (uint64_t i = 0; i < elements; ++i) {
@@ -211,10 +235,11 @@ TEST(AdamCpu, RangesOfAChunkThatLieApartAddUpToTheChunk) {
   second.grad = static_cast<const char*>(second.grad) + cut * 4;
   second.param = static_cast<char*>(second.param) + cut * 2;
   second.elements = elements - cut;
-  second.first = cut;
+  second.first = second.grad_first_word = cut;
   const ChunkSums a = adam_update(first, factors), b = adam_update(second, factors);
   EXPECT_EQ(a.read + b.read, expected.read);
   EXPECT_EQ(a.written + b.written, expected.written);
+  EXPECT_EQ(a.grad + b.grad, expected.grad);
   std::copy(elsewhere.begin(), elsewhere.end(), apart.chunk.main);
   EXPECT_TRUE(apart.words == whole.words);
   EXPECT_TRUE(apart.param == whole.param);

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/checksum.h"
 #include "kernels/cpu_loops.h"
 #include "kernels/formats.h"
 #include "kernels/random.h"
@@ -117,6 +118,36 @@ TEST(GradStats, DoesNotDependOnPiecesOrThreads) {
   EXPECT_EQ(total, whole);
 }
 
+// In the pass that sums the squares, whatever the chunks and however the shard is walked.
+TEST(GradStats, SumsEveryChunkByTheChecksumOfItsWords) {
+  const std::vector<float> grad = gradients(70001, 0);
+  const uint64_t first = 3 * 64 + 10 * kGradBlockElements, word = 12345;
+  const GradStats plain = grad_stats(grad.data(), first, grad.size(), 0.5f);
+  for (const uint64_t chunk : {64u, 192u, 4096u, 4160u, 8192u, 70016u, 1u << 20}) {
+    std::vector<uint64_t> whole((grad.size() + chunk - 1) / chunk), pieces(whole.size());
+    const GradStats stats =
+        grad_stats(grad.data(), first, grad.size(), 0.5f, {whole.data(), chunk, 0, word});
+    EXPECT_EQ(stats.sum_squares, plain.sum_squares) << "the sums changed the norm";
+    uint64_t total = 0;
+    for (uint64_t c = 0; c < whole.size(); ++c) {
+      const uint64_t count = std::min<uint64_t>(chunk, grad.size() - c * chunk);
+      ASSERT_EQ(whole[c], checksum_words(&grad[c * chunk], count, word + c * chunk)) << c;
+      total += whole[c];
+    }
+    EXPECT_EQ(total, checksum_words(grad.data(), grad.size(), word));
+    GradStats walked;
+    for (uint64_t at = 0; at < grad.size();) {
+      const uint64_t blocks = (first + at) / kGradBlockElements + 3;
+      const uint64_t end = std::min<uint64_t>(blocks * kGradBlockElements - first, grad.size());
+      add_grad_stats(&walked, &grad[at], first + at, end - at, 0.5f,
+                     {&pieces[at / chunk], chunk, at % chunk, word + at});
+      at = end;
+    }
+    EXPECT_EQ(walked.sum_squares, plain.sum_squares);
+    EXPECT_TRUE(pieces == whole) << chunk;
+  }
+}
+
 TEST(GradStats, CountsEveryNonFiniteElement) {
   std::vector<float> grad = gradients(10000, 0);
   grad[0] = std::numeric_limits<float>::quiet_NaN();
@@ -145,6 +176,8 @@ TEST(GradStats, CountsBlocksByTheSpacesBoundaries) {
 TEST(GradStatsDeathTest, RefusesAnUnalignedFirstElement) {
   const float grad[1] = {1.0f};
   EXPECT_DEATH((void)grad_stats(grad, 63, 1, 1.0f), "first element 63");
+  uint64_t sum = 0;
+  EXPECT_DEATH((void)grad_stats(grad, 64, 1, 1.0f, {&sum, 100, 0, 0}), "chunks of 100 elements");
 }
 
 }  // namespace

@@ -77,6 +77,8 @@ TEST(Vectorisation, AdamUsesPackedFmaSquareRootAndDivide) {
                              "adam_block<(optlease::DType)3>"}) {
       expect_packed(build.object, grad, build.width, patterns);
     }
+    expect_packed(build.object, "adam_block<(optlease::DType)1>", build.width,
+                  {"vpmuludq", "vpaddq"});  // FP32 gradients are summed on the way
   }
 }
 

@@ -43,7 +43,7 @@ class CorruptionTest : public testing::Test {
     Result<ChunkStore> store = ChunkStore::create(plan_, segments_);
     ASSERT_TRUE(store.is_ok());
     write_step(&store.value(), segments_, 0);
-    store.value().write_sums_digest(Rank(0), xxh3_sums_digest(1, 7));
+    store.value().write_sums_digest(Rank(0), make_sums_digest(1, 7));
     store.value().write_step_record(Rank(0), make_record(1));
     store.value().write_blob(Rank(1), 1, "blob");
     Result<Segment> control = Segment::open(segments_.control, Segment::Access::kReadOnly);

@@ -169,9 +169,9 @@ TEST_F(CrashTest, AStepRecordKilledHalfwayIsNoneAndAWrittenOneStays) {
 
 TEST_F(CrashTest, ADigestOfSumsKilledHalfwayIsNoneAndAWrittenOneStays) {
   create_with_step_0();
-  { recover().write_sums_digest(Rank(0), xxh3_sums_digest(1, 11)); }
+  { recover().write_sums_digest(Rank(0), make_sums_digest(1, 11)); }
   const auto write = [](ChunkStore* store) {
-    store->write_sums_digest(Rank(0), xxh3_sums_digest(2, 22));
+    store->write_sums_digest(Rank(0), make_sums_digest(2, 22));
   };
   for (const char* point : {"sums.emptied", "sums.body_written"}) {
     work_until(point, write);

@@ -264,7 +264,7 @@ void write_next(ChunkStore* store, Step step) {
   } else {
     store->write_blob(kRank, step, blob_of(step));
   }
-  store->write_sums_digest(kRank, xxh3_sums_digest(step, static_cast<uint64_t>(step) * 3));
+  store->write_sums_digest(kRank, make_sums_digest(step, static_cast<uint64_t>(step) * 3));
   store->write_step_record(kRank, record_of(step));
   if (step % 7 == 0) {  // as when its group ends and reduces again
     store->void_step_record(kRank, step);

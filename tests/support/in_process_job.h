@@ -116,10 +116,15 @@ class InProcessJob final : public PipelinePort {
     SpaceBuffers space;
     space.params = shape_.device_params != nullptr ? shape_.device_params : params_.data();
     space.grad_shard = grads;
+    space.grad_first_word = kGradFirstWord;
     space.shard = {0, shape_.elements};
     space.param_dtype = shape_.param_dtype;
     space.factors = factors;
-    pipeline_->start(kind, step, chunks, {space}, std::move(fill));
+    GradCheck check;
+    if (kind == RunKind::kUpdate) {
+      check = {grad_sums.empty() ? sums_of(grads) : grad_sums, "memory of the test"};
+    }
+    pipeline_->start(kind, step, chunks, {space}, std::move(check), std::move(fill));
     while (!pipeline_->idle()) {
       pipeline_->advance(static_cast<uint64_t>(now_us()));
       if (!pipeline_->failure().is_ok()) return pipeline_->failure();
@@ -127,6 +132,26 @@ class InProcessJob final : public PipelinePort {
       deliver();
     }
     return Status::ok();
+  }
+
+  // What the rank that reduced `grads` keeps of them.
+  std::vector<uint64_t> sums_of(const float* grads) {
+    std::vector<ChunkSums> sums(arena_.chunks.size());
+    for (size_t c = 0; c < sums.size(); ++c) {
+      const ElementRange range = arena_.chunks[c].range;
+      device_->sum_gradient(grads + range.begin, range.size(), kGradFirstWord + range.begin,
+                            &sums[c]);
+    }
+    const Ticket done = device_->signal(StreamKind::kCompute);
+    while (!device_->reached(done)) {
+      OPTLEASE_CHECK(device_->failure().is_ok(), "%s", device_->failure().text().c_str());
+      pollfd waiting{device_->completion_fd(), POLLIN, 0};
+      poll(&waiting, 1, 5);
+      device_->drain_completions();
+    }
+    std::vector<uint64_t> of_chunk;
+    for (const ChunkSums& chunk : sums) of_chunk.push_back(chunk.grad);
+    return of_chunk;
   }
 
   // As an actor whose trainer prepares `step`: turns until as many windows are in staging as can
@@ -244,6 +269,8 @@ class InProcessJob final : public PipelinePort {
   const InProcessShape& shape() const { return shape_; }
 
   static constexpr Rank kRank{0};
+  static constexpr uint64_t kGradFirstWord = 320;  // as if another space's shard came before
+  std::vector<uint64_t> grad_sums;                 // of the gradients to come; empty: run() asks
   bool keep_last_commit = false;
   std::vector<std::pair<RehearsePhase, Step>> phases;
   std::vector<CorruptChunkBody> corrupt;

@@ -1,5 +1,6 @@
-// What was changed behind a job's back while nobody owned it: bits of the summed gradients of an
-// open step between two lives of their actor, and all segments between two lives of the store.
+// What was changed behind a job's back: bits of the summed gradients of an open step, under the
+// actor that made them and between two of its lives, and all segments between two lives of the
+// store.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <random>
 #include <regex>
 
 #include "actors/runtime/exit_code.h"
@@ -69,10 +71,11 @@ pid_t stop_within_a_step(SystemJob& job) {
   return 0;
 }
 
-// One bit of the last element, whose chunk is not updated yet.
-void flip_a_bit_of_the_sums(const SystemJob& job) {
-  const std::string path = Segment::path_of(segment_name(job, "g1"));
-  const auto at = static_cast<std::streamoff>(fs::file_size(path)) - 3;
+std::string sums_of(const SystemJob& job) { return Segment::path_of(segment_name(job, "g1")); }
+
+void flip_a_bit_at(const SystemJob& job, uint64_t byte_index) {
+  const std::string path = sums_of(job);
+  const auto at = static_cast<std::streamoff>(byte_index);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(at);
   const char byte = static_cast<char>(file.get() ^ 4);
@@ -81,9 +84,14 @@ void flip_a_bit_of_the_sums(const SystemJob& job) {
   ASSERT_TRUE(file.good()) << path;
 }
 
+// One bit of the last element, whose chunk is not updated yet.
+void flip_a_bit_of_the_sums(const SystemJob& job) {
+  flip_a_bit_at(job, fs::file_size(sums_of(job)) - 3);
+}
+
 void expect_refused_for_its_sums(const SystemJob& job, const CommandResult& result) {
   EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
-  const std::regex digests("XXH3-64 is ([0-9a-f]{16}), the step's record says ([0-9a-f]{16})");
+  const std::regex digests("sum to ([0-9a-f]{16}), the step's record says ([0-9a-f]{16})");
   std::smatch both;
   ASSERT_TRUE(std::regex_search(result.output, both, digests)) << result.output;
   EXPECT_NE(both[1], both[2]);
@@ -128,6 +136,64 @@ TEST(Damage, OfTheSumsOfAnOpenStepIsNamedWhenTheJobIsResumed) {
   }
   ASSERT_NO_FATAL_FAILURE(flip_a_bit_of_the_sums(job));
   EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
+}
+
+// They were summed with the reduction, and the update sums what it reads of them.
+TEST(Damage, OfTheSumsOfAnOpenStepIsNamedWhereTheActorThatMadeThemLives) {
+  SystemJob job("sums-live");
+  job.use("synthetic.toml", kJob);
+  job.start();
+  const pid_t actor = stop_within_a_step(job);
+  ASSERT_GT(actor, 0) << "the job was over before its actor was seen at work";
+  ASSERT_NO_FATAL_FAILURE(flip_a_bit_of_the_sums(job));
+  kill(actor, SIGCONT);
+  const CommandResult result = job.wait(60);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
+  const std::regex sums(
+      "rank 1, chunk \\d+ \\(space 0, .* sum to ([0-9a-f]{16}), not ([0-9a-f]{16})");
+  std::smatch both;
+  ASSERT_TRUE(std::regex_search(result.output, both, sums)) << result.output;
+  EXPECT_NE(both[1], both[2]);
+  for (const std::string& words : {sums_of(job), std::string("--fresh")}) {
+    EXPECT_NE(result.output.find(words), std::string::npos) << words << ": " << result.output;
+  }
+  const Json report = job.report();
+  EXPECT_EQ(report["status"], "failed");
+  EXPECT_EQ(report["state_kept"], true);
+  ASSERT_TRUE(is_within_open_step(job)) << "chunks were committed after the damage was seen";
+  // Its successor does not believe them either; and it was that bit alone.
+  job.start({"--resume"});
+  const CommandResult again = job.wait(60);
+  ASSERT_NO_FATAL_FAILURE(expect_refused_for_its_sums(job, again));
+  ASSERT_NO_FATAL_FAILURE(flip_a_bit_of_the_sums(job));
+  EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
+}
+
+// Where the bit was used already, it changes nothing; else it is refused. There is no third way.
+TEST(Damage, OfTheSumsAnywhereEndsTheJobOrChangesNoBitOfTheResult) {
+  constexpr uint32_t kSeed = 20261130;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  int refused = 0;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    SystemJob job("sums-any");
+    job.use("synthetic.toml", kJob);
+    job.start();
+    const pid_t actor = stop_within_a_step(job);
+    ASSERT_GT(actor, 0) << "the job was over before its actor was seen at work";
+    const uint64_t at = random() % (fs::file_size(sums_of(job)) - 256);  // no padding
+    ASSERT_NO_FATAL_FAILURE(flip_a_bit_at(job, at));
+    kill(actor, SIGCONT);
+    const CommandResult result = job.wait(90);
+    if (result.exit_code == static_cast<int>(ExitCode::kCorruptState)) {
+      ++refused;
+      EXPECT_EQ(job.command({"clean", "{job}", "--include-kept"}).exit_code, 0);
+      continue;
+    }
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_EQ(job.report()["state_digest"], undisturbed()) << "byte " << at << " was used silently";
+  }
+  std::printf("%d of 6 were refused\n", refused);
 }
 
 TEST(Damage, NoneMeansThatAKillWithinAnOpenStepChangesNoBit) {
