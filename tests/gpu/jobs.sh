@@ -112,12 +112,12 @@ for dtypes in BF16:BF16 F32:F32 F16:BF16; do
 done
 oracle=$(digest_of "$work/cpu-BF16-BF16.json")
 
-phases=(before_lease copy_in update copy_out before_commit after_commit between_steps prepared answered)
+phases=(before_lease copy_in update copy_out before_commit after_commit between_steps prepared answered gather)
 rehearsals=
 for i in "${!phases[@]}"; do
   rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"
 done
-rehearsals+='{role="host_store",step=30,phase="before_commit"}'
+rehearsals+='{role="host_store",step=33,phase="before_commit"}'
 run actor-kills cuda.toml "${sized[@]}" --set "rehearse=[$rehearsals]" ||
   fail "actor-kills ended with code $?"
 same actor-kills "$oracle"

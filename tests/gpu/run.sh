@@ -72,7 +72,7 @@ bench() {
     say "== exit code $code"
     return
   fi
-  grep -E '"(of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|cpu_seconds|bounced_bytes|staging_bytes|device_bytes_beyond)"' \
+  grep -E '"(of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|gather_exposed_seconds|cpu_seconds|bounced_bytes|staging_bytes|device_bytes_beyond)"' \
     "$report.$name.json" | tee -a "$report"
 }
 
