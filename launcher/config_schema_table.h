@@ -32,7 +32,7 @@ inline constexpr const char* kDTypes = "F32|BF16|F16";
 inline constexpr const char* kMainForms = "fp32|bf16+remainder";
 inline constexpr const char* kPhases =
     "before_lease|copy_in|update|copy_out|before_commit|after_commit|between_steps|prepared|"
-    "answered";
+    "answered|gather";
 
 inline constexpr SectionRule kSections[] = {
     {"job", false, "The run as a whole."},

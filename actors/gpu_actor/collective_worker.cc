@@ -41,8 +41,16 @@ CollectiveWorker::~CollectiveWorker() {
     jobs_.clear();
   }
   more_.notify_all();
-  collectives_->abort(UINT64_MAX);
+  abort(UINT64_MAX);
   thread_.join();
+}
+
+void CollectiveWorker::abort(uint64_t group_epoch) {
+  uint64_t before = aborted_epoch_.load();
+  while (before < group_epoch && !aborted_epoch_.compare_exchange_weak(before, group_epoch)) {
+  }
+  collectives_->abort(group_epoch);
+  feed_.look_now();
 }
 
 void CollectiveWorker::run() {
@@ -196,21 +204,36 @@ void CollectiveWorker::gather(GoOrder order) {
   post([this, order = std::move(order)] {
     WorkOutcome outcome{
         .kind = WorkOutcome::Kind::kGathered, .group_epoch = order.group_epoch, .step = order.step};
-    for (RankSpace& mine : buffers_.spaces()) {
-      const SpaceSpec& space = plan_.segment.spaces[mine.space];
-      const ShardMap map = shard_map_of(space);
-      const std::vector<uint8_t> needs = needs_of_members(space, order.needs);
-      AllGatherCall call;
-      call.tag = {order.step, mine.space};
-      call.map = &map;
-      call.needs = needs;
-      call.param_dtype = space.param_dtype;
-      call.params = mine.params.data();
-      outcome.status = collectives_->all_gather(call);
-      if (!outcome.status.is_ok()) break;
-    }
+    outcome.status = gather_spaces(order);
     return outcome;
   });
+}
+
+Status CollectiveWorker::gather_spaces(const GoOrder& order) {
+  for (RankSpace& mine : buffers_.spaces()) {
+    const SpaceSpec& space = plan_.segment.spaces[mine.space];
+    const ShardMap map = shard_map_of(space);
+    const std::vector<uint8_t> needs = needs_of_members(space, order.needs);
+    AllGatherCall call;
+    call.tag = {order.step, mine.space};
+    call.map = &map;
+    call.needs = needs;
+    call.param_dtype = space.param_dtype;
+    call.params = mine.params.data();
+    call.feed = &feed_;
+    OPTLEASE_TRY(collectives_->all_gather(call));
+  }
+  // Nobody may have been in need of this rank's shards, and still it has the step only with them.
+  const auto check = [&] {
+    return aborted_epoch_.load() < order.group_epoch
+               ? Status::ok()
+               : Status(StatusCode::kCancelled, "the group was aborted");
+  };
+  for (const RankSpace& mine : buffers_.spaces()) {
+    OPTLEASE_TRY(
+        feed_.await(mine.space, mine.shard.end, plan_.gradients.collective_timeout_ms, check));
+  }
+  return Status::ok();
 }
 
 }  // namespace optlease

@@ -3,6 +3,7 @@
 // actor's thread posts jobs and collects outcomes; it alone may abort a group.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -50,11 +51,14 @@ class CollectiveWorker {
   ~CollectiveWorker();  // aborts every group, drops what is queued, joins
 
   void connect(uint64_t group_epoch);
-  void abort(uint64_t group_epoch) { collectives_->abort(group_epoch); }
+  void abort(uint64_t group_epoch);
   void fill_gradients(Step step);
   // `updates_before`: optimizer updates applied up to the previous step.
   void reduce(GoOrder order, StepOverrides overrides, int64_t updates_before);
+  // Its outcome is ok once the others' parameters are there and the feed says that this rank's own
+  // shards are final. REQUIRES: feed().begin() was called for it, and no gather is under way.
   void gather(GoOrder order);
+  GatherFeed& feed() { return feed_; }
 
   // Outcomes since the last call; never blocks. completion_fd was written for each.
   std::vector<WorkOutcome> take_outcomes();
@@ -63,6 +67,7 @@ class CollectiveWorker {
   void run();
   void post(std::function<WorkOutcome()> job);
   Status reduce_spaces(const GoOrder& order);
+  Status gather_spaces(const GoOrder& order);
   Status make_record(const GoOrder& order, const StepOverrides& overrides, int64_t updates_before,
                      const GradStats& mine, StepRecord* record);
   Result<GradStats> sum_up(double grad_scale, ShardSums* sums);
@@ -74,6 +79,8 @@ class CollectiveWorker {
   std::unique_ptr<GradientMath> math_;
   int completion_fd_;
   std::optional<GradientFiller> filler_;  // none: the trainer fills the buffers
+  GatherFeed feed_;
+  std::atomic<uint64_t> aborted_epoch_{0};
   std::mutex mutex_;
   std::condition_variable more_;
   std::deque<std::function<WorkOutcome()>> jobs_;  // guarded by mutex_

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/gpu_actor/gather_feed.h"
 #include "shm/contract/dtype.h"
 #include "shm/contract/geometry.h"
 #include "shm/contract/ids.h"
@@ -52,7 +53,9 @@ struct AllGatherCall {
   const ShardMap* map = nullptr;
   std::span<const uint8_t> needs;  // by member: 1 = it receives the others' shards
   DType param_dtype = DType::kF32;
-  void* params = nullptr;  // the whole space; this member's own range is the input
+  void* params = nullptr;  // the whole space; this member's own range is the input, and not written
+  // Says how far the own range is final: each piece waits for its part. Null: all of it is.
+  GatherFeed* feed = nullptr;
 };
 
 // One thread calls; abort() alone may come from any thread.
@@ -62,7 +65,8 @@ class Collectives {
 
   // Leaves the current group, if any, and joins `group_epoch` as `rank` of `world`. Epochs never
   // repeat. `timeout_ms` limits the connecting itself and, in every later call, the time in which
-  // nothing arrives. Timeout, PeerLost, Cancelled.
+  // nothing arrives; where a call has a feed, since it last moved or was renewed. Timeout,
+  // PeerLost, Cancelled.
   virtual Status connect(uint64_t group_epoch, Rank rank, uint32_t world, uint64_t timeout_ms) = 0;
 
   // REQUIRES: connect() was called. A rank that is no member returns at once, as does one that has
@@ -76,7 +80,8 @@ class Collectives {
   virtual Status all_gather_fixed(CallTag tag, const void* mine, uint32_t bytes, void* out) = 0;
 
   // Every call of `group_epoch` or an earlier one, blocked now or still to come, returns Cancelled
-  // promptly (connect included). Returns at once; any thread.
+  // promptly (connect included). Returns at once; any thread. A call that waits for its feed looks
+  // at the feed's next look_now().
   virtual void abort(uint64_t group_epoch) = 0;
 };
 

@@ -5,6 +5,9 @@
 #include "shm/contract/limits.h"
 
 namespace optlease {
+namespace {
+constexpr uint64_t kGatherPiecesAShard = 16;
+}  // namespace
 
 ElementRange ExchangePlan::piece(uint32_t member, uint64_t index) const {
   const ElementRange& range = map->ranges[member];
@@ -35,6 +38,23 @@ ExchangePlan plan_exchange(const ShardMap& map, std::span<const uint8_t> needs, 
     if (moved == ShardsMoved::kAll || needs[member])
       pieces = std::max(pieces, (map.ranges[member].size() + piece_elements - 1) / piece_elements);
   return {&map, needs, static_cast<uint32_t>(me), element_bytes, piece_elements, pieces};
+}
+
+uint64_t gather_piece_bytes(const ShardMap& map, DType dtype, uint64_t least, uint64_t most) {
+  uint64_t longest = 0;
+  for (const ElementRange& range : map.ranges) longest = std::max(longest, range.size());
+  return std::clamp(longest * bytes_of(dtype) / kGatherPiecesAShard, least, most);
+}
+
+Status await_piece(const AllGatherCall& call, const ExchangePlan& plan, uint64_t index,
+                   uint64_t timeout_ms, const std::function<Status()>& check) {
+  if (call.feed == nullptr) return Status::ok();
+  const ElementRange piece = plan.piece(plan.me, index);
+  bool sends = false;
+  for (uint32_t member = 0; member < plan.member_count(); ++member)
+    sends = sends || (member != plan.me && plan.needs[member] != 0);
+  if (!sends || piece.size() == 0) return Status::ok();
+  return call.feed->await(call.tag.space, piece.end, timeout_ms, check);
 }
 
 }  // namespace optlease

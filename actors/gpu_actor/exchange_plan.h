@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "actors/gpu_actor/collectives.h"
@@ -29,6 +30,15 @@ int member_index_in(const ShardMap& map, Rank rank);
 
 // Which shards travel: those that are needed (reduce-scatter), or all (all-gather).
 enum class ShardsMoved { kNeeded, kAll };
+
+// What a piece of an all-gather may have: a sixteenth of the longest shard, so that little is left
+// to send after its last window, but within [least, most]. Equal on every member.
+uint64_t gather_piece_bytes(const ShardMap& map, DType dtype, uint64_t least, uint64_t most);
+
+// Waits until what this rank sends in round `index` is final; at once where it sends nothing, or
+// where the call has no feed. The other arguments are GatherFeed::await's.
+Status await_piece(const AllGatherCall& call, const ExchangePlan& plan, uint64_t index,
+                   uint64_t timeout_ms, const std::function<Status()>& check);
 
 // REQUIRES: `rank` is a member; map and needs outlive the plan; piece_bytes_max holds
 // kShardAlignElements elements.

@@ -66,13 +66,14 @@ class GlooCollectives final : public Collectives {
                 DType dtype) const;
   Status check_connected() const;
   Status end_call(Status status);
-  Status fly(Flight* flight);
-  Status land(Flight* flight);
+  Status fly(std::span<Transfer> transfers);
+  Status land(Flight* flight, const GatherFeed* feed = nullptr);
   Status exchange_reduce(const ReduceScatterCall& call, const Exchange& exchange);
   Status exchange_gather(const AllGatherCall& call, const Exchange& exchange);
   Status exchange_fixed(CallTag tag, void* mine, uint32_t bytes, std::byte* out);
   Flight reduce_flight(const ReduceScatterCall& call, const Exchange& exchange, uint64_t index);
-  Flight gather_flight(const AllGatherCall& call, const Exchange& exchange, uint64_t index);
+  void add_gather(const AllGatherCall& call, const Exchange& exchange, uint64_t index,
+                  bool receives, Flight* flight) const;
   void sum_piece(const ReduceScatterCall& call, const Exchange& exchange, uint64_t index);
   std::byte* staging_of(const Exchange& exchange, uint32_t member, uint64_t index);
 
@@ -83,6 +84,7 @@ class GlooCollectives final : public Collectives {
   uint64_t group_epoch_ = 0;
   Rank rank_;
   uint32_t world_ = 0;  // 0: never connected
+  uint64_t timeout_ms_ = 0;
   std::unique_ptr<GlooMesh> mesh_;
   Status broken_;                   // why the epoch is unusable
   std::vector<std::byte> staging_;  // pieces in flight x peers x piece
@@ -95,6 +97,7 @@ Status GlooCollectives::connect(uint64_t group_epoch, Rank rank, uint32_t world,
   group_epoch_ = group_epoch;
   rank_ = rank;
   world_ = world;
+  timeout_ms_ = timeout_ms;
   broken_ = Status::ok();
   if (aborted_epoch_.load() >= group_epoch)
     return end_call(Status(StatusCode::kCancelled,
@@ -141,13 +144,13 @@ Status GlooCollectives::end_call(Status status) {
   return status;
 }
 
-Status GlooCollectives::fly(Flight* flight) {
-  for (Transfer& transfer : *flight) OPTLEASE_TRY(mesh_->post(&transfer));
+Status GlooCollectives::fly(std::span<Transfer> transfers) {
+  for (Transfer& transfer : transfers) OPTLEASE_TRY(mesh_->post(&transfer));
   return Status::ok();
 }
 
-Status GlooCollectives::land(Flight* flight) {
-  for (Transfer& transfer : *flight) OPTLEASE_TRY(mesh_->wait(&transfer));
+Status GlooCollectives::land(Flight* flight, const GatherFeed* feed) {
+  for (Transfer& transfer : *flight) OPTLEASE_TRY(mesh_->wait(&transfer, feed));
   flight->clear();
   return Status::ok();
 }
@@ -156,9 +159,11 @@ Exchange GlooCollectives::plan(CallKind kind, CallTag tag, const ShardMap& map,
                                std::span<const uint8_t> needs, DType dtype) const {
   const uint64_t peers = std::max<size_t>(map.members.size(), 2) - 1;
   const uint64_t share = kGlooStagingBytesMax / (kPiecesInFlight * peers);
+  uint64_t piece = std::min(share, kGlooPieceBytesMax);
+  if (kind == CallKind::kAllGather)
+    piece = gather_piece_bytes(map, dtype, std::min(piece, kGlooGatherPieceBytesMin), piece);
   const ShardsMoved moved = kind == CallKind::kAllGather ? ShardsMoved::kAll : ShardsMoved::kNeeded;
-  return {plan_exchange(map, needs, rank_, dtype, std::min(share, kGlooPieceBytesMax), moved), kind,
-          tag};
+  return {plan_exchange(map, needs, rank_, dtype, piece, moved), kind, tag};
 }
 
 Status GlooCollectives::reduce_scatter(const ReduceScatterCall& call) {
@@ -184,7 +189,7 @@ Status GlooCollectives::exchange_reduce(const ReduceScatterCall& call, const Exc
     if (index < exchange.piece_count) {
       Flight& next = flights[index % kPiecesInFlight];
       next = reduce_flight(call, exchange, index);
-      OPTLEASE_TRY(fly(&next));
+      OPTLEASE_TRY(fly(next));
     }
     if (index == 0) continue;
     OPTLEASE_TRY(land(&flights[(index - 1) % kPiecesInFlight]));
@@ -249,32 +254,31 @@ Status GlooCollectives::exchange_gather(const AllGatherCall& call, const Exchang
   for (uint64_t index = 0; index < exchange.piece_count + 1; ++index) {
     if (index < exchange.piece_count) {
       Flight& next = flights[index % kPiecesInFlight];
-      next = gather_flight(call, exchange, index);
-      OPTLEASE_TRY(fly(&next));
+      add_gather(call, exchange, index, /*receives=*/true, &next);
+      OPTLEASE_TRY(fly(next));  // a peer that is ahead need not wait for this rank's windows
+      const size_t receives = next.size();
+      OPTLEASE_TRY(
+          await_piece(call, exchange, index, timeout_ms_, [this] { return check_connected(); }));
+      add_gather(call, exchange, index, /*receives=*/false, &next);
+      OPTLEASE_TRY(fly(std::span(next).subspan(receives)));
     }
-    if (index > 0) OPTLEASE_TRY(land(&flights[(index - 1) % kPiecesInFlight]));
+    if (index > 0) OPTLEASE_TRY(land(&flights[(index - 1) % kPiecesInFlight], call.feed));
   }
   return Status::ok();
 }
 
-GlooCollectives::Flight GlooCollectives::gather_flight(const AllGatherCall& call,
-                                                       const Exchange& exchange, uint64_t index) {
-  Flight flight;
+void GlooCollectives::add_gather(const AllGatherCall& call, const Exchange& exchange,
+                                 uint64_t index, bool receives, Flight* flight) const {
   auto* params = static_cast<std::byte*>(call.params);
   const ElementRange mine = exchange.piece(exchange.me, index);
   for (uint32_t member = 0; member < exchange.member_count(); ++member) {
     if (member == exchange.me) continue;
-    const ElementRange theirs = exchange.piece(member, index);
-    if (exchange.i_need() && theirs.size() > 0)
-      flight.push_back(exchange.transfer(member, index,
-                                         params + theirs.begin * exchange.element_bytes,
-                                         theirs.size(), /*is_receive=*/true));
-    if (exchange.needs[member] && mine.size() > 0)
-      flight.push_back(exchange.transfer(member, index,
-                                         params + mine.begin * exchange.element_bytes, mine.size(),
-                                         /*is_receive=*/false));
+    const ElementRange range = receives ? exchange.piece(member, index) : mine;
+    const bool wanted = receives ? exchange.i_need() : exchange.needs[member] != 0;
+    if (!wanted || range.size() == 0) continue;
+    flight->push_back(exchange.transfer(
+        member, index, params + range.begin * exchange.element_bytes, range.size(), receives));
   }
-  return flight;
 }
 
 Status GlooCollectives::all_gather_fixed(CallTag tag, const void* mine, uint32_t bytes, void* out) {
@@ -294,7 +298,7 @@ Status GlooCollectives::exchange_fixed(CallTag tag, void* mine, uint32_t bytes, 
     flight.push_back({rank, slot, out + uint64_t{rank} * bytes, bytes, true, nullptr});
     flight.push_back({rank, slot, mine, bytes, false, nullptr});
   }
-  OPTLEASE_TRY(fly(&flight));
+  OPTLEASE_TRY(fly(flight));
   return land(&flight);
 }
 

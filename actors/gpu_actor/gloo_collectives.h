@@ -12,8 +12,9 @@ namespace optlease {
 
 // Staging in use during reduce_scatter: at most this over all peers together.
 inline constexpr uint64_t kGlooStagingBytesMax = 32u << 20;
-// Bytes a piece of a transfer has at most.
+// Bytes a piece of a transfer has at most, and one of an all-gather at least (where its shard has).
 inline constexpr uint64_t kGlooPieceBytesMax = 4u << 20;
+inline constexpr uint64_t kGlooGatherPieceBytesMin = 16u << 10;
 
 std::unique_ptr<Collectives> make_gloo_collectives(std::string group_directory);
 

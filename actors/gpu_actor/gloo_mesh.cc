@@ -214,14 +214,15 @@ bool GlooMesh::wait_in_gloo(Transfer* transfer, milliseconds limit, std::string*
   }
 }
 
-Status GlooMesh::wait(Transfer* transfer) {
+Status GlooMesh::wait(Transfer* transfer, const GatherFeed* feed) {
   const uint32_t peer = transfer->peer;
-  const auto deadline = Clock::now() + milliseconds(timeout_ms_);
+  const auto begun = Clock::now();
   gloo::transport::UnboundBuffer* buffer = transfer->buffer.get();
   OPTLEASE_CHECK(buffer != nullptr, "a transfer with rank %u was not posted", peer);
   watch_->arm(
-      [this, peer, deadline] {
-        OPTLEASE_TRY(check_time(peer, deadline));
+      [this, peer, begun, feed] {
+        const auto counted = feed == nullptr ? begun : feed->counts_from(begun);
+        OPTLEASE_TRY(check_time(peer, counted + milliseconds(timeout_ms_)));
         return check_peer(peer);
       },
       [buffer, is_receive = transfer->is_receive] {

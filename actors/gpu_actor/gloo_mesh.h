@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "actors/gpu_actor/gather_feed.h"
 #include "actors/gpu_actor/gloo_rendezvous.h"
 #include "actors/gpu_actor/wait_watch.h"
 #include "shm/contract/status.h"
@@ -52,8 +53,9 @@ class GlooMesh {
   GlooMesh& operator=(const GlooMesh&) = delete;
 
   Status post(Transfer* transfer);
-  // REQUIRES: posted. Each wait has the whole timeout for itself.
-  Status wait(Transfer* transfer);
+  // REQUIRES: posted. Each wait has the whole timeout for itself, from when `feed` (may be null)
+  // says that time counts.
+  Status wait(Transfer* transfer, const GatherFeed* feed = nullptr);
 
  private:
   using Clock = std::chrono::steady_clock;

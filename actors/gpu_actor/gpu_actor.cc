@@ -22,6 +22,8 @@ namespace {
 constexpr int kHelloEveryMs = 100;
 constexpr int kHeartbeatEveryMs = 100;
 constexpr int kTurnMsMax = 20;
+// In which the store breaks a group of which a peer has died.
+constexpr int64_t kBreakGraceMs = 1000;
 
 }  // namespace
 
@@ -113,6 +115,7 @@ Status GpuActor::open_parts() {
   worker_ = std::make_unique<CollectiveWorker>(plan_, rank_, *buffers_,
                                                std::move(parts.value().collectives),
                                                std::move(parts.value().math), worker_fd_);
+  feeder_.emplace(plan_.segment, rank_, arena_);
   machine_ = std::make_unique<StepMachine>(plan_.steps, own_gradients_, chunk_facts());
   times.done("the rest");
   log_info("started: %s", times.text().c_str());
@@ -201,6 +204,7 @@ void GpuActor::turn() {
     if (step_log_ && step_log_->run_in_hand()) step_log_->run_over(*device_, *pipeline_);
     machine_->on_run_over();
   }
+  feed_gather();
   desk_->answer(desk_facts(), window_->view());
   tell_moments();
   for (const NextAction& action : machine_->next(static_cast<uint64_t>(now_ms()))) start(action);
@@ -242,12 +246,10 @@ void GpuActor::start(const NextAction& action) {
       return send_ready(action.step);
     case NextAction::Kind::kSendRecord:
       return send_record(action.step);
-    case NextAction::Kind::kSendWritten:
-      return send_to_store(MessageKind::kParamsWritten, StepBody{action.step});
     case NextAction::Kind::kRunCollective:
       break;
   }
-  if (action.order.gather) return worker_->gather(action.order);
+  if (action.order.gather) return start_gather(action.order);
   const Step before = machine_->committed();
   const auto record = window_->view().step_record(rank_, before);
   if (before > 0 && !record) {
@@ -284,6 +286,13 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
                  format("%u groups in a row had no working collectives; the last: %s",
                         GroupFailures::kInARowMax, outcome.status.text().c_str()));
     }
+    // Attaching again gives up the windows under way, which need no group: a dead peer's is broken
+    // in a moment without that.
+    if (!pipeline_->idle()) {
+      failed_group_ = outcome.group_epoch;
+      failed_group_since_ms_ = now_ms();
+      return;
+    }
     return reattach("the group's collectives failed");
   }
   group_failures_.worked();
@@ -292,6 +301,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     sums_ = outcome.sums;
     machine_->on_reduced(outcome.group_epoch, outcome.step);
   } else if (outcome.kind == WorkOutcome::Kind::kGathered) {
+    if (step_log_) step_log_->gathered(exposed_gather_seconds());
     machine_->on_gathered(outcome.group_epoch, outcome.step);
     if (machine_->published() == outcome.step && outcome.group_epoch == machine_->group_epoch()) {
       send_to_store(MessageKind::kPublished, PublishedBody{outcome.step, outcome.group_epoch});
@@ -306,6 +316,10 @@ void GpuActor::check_deadlines() {
   if (!machine_->attached() && now - detached_since_ms_ > limit) {
     return end(ExitCode::kStoreLost, format("no answer from the host store within %lld ms",
                                             static_cast<long long>(limit)));
+  }
+  if (machine_->attached() && failed_group_ != 0 && failed_group_ == machine_->group_epoch() &&
+      now - failed_group_since_ms_ > kBreakGraceMs) {
+    return reattach("the group's collectives failed and the group did not break");
   }
   if (machine_->attached() && !pipeline_->idle() &&
       now - static_cast<int64_t>(pipeline_->last_progress_us() / 1000) > limit) {

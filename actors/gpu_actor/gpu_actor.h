@@ -13,6 +13,7 @@
 #include "actors/gpu_actor/group_failures.h"
 #include "actors/gpu_actor/initial_state.h"
 #include "actors/gpu_actor/rank_buffers.h"
+#include "actors/gpu_actor/shard_feeder.h"
 #include "actors/gpu_actor/step_log.h"
 #include "actors/gpu_actor/step_machine.h"
 #include "actors/gpu_actor/trainer_desk.h"
@@ -69,6 +70,8 @@ class GpuActor final : public PipelinePort {
   void heartbeat();
   void start(const NextAction& action);
   void start_run(const NextAction& action);
+  void start_gather(const GoOrder& order);
+  void feed_gather();
   void send_ready(Step step);
   void send_record(Step step);
   void take_trainer_requests();
@@ -81,6 +84,7 @@ class GpuActor final : public PipelinePort {
   void publish_telemetry();
   void say_last_words();
   void account_phase_time();
+  double exposed_gather_seconds() const;
   ActorTelemetry telemetry() const;
   DeskFacts desk_facts() const;
   void end(ExitCode code, const std::string& reason);
@@ -117,6 +121,7 @@ class GpuActor final : public PipelinePort {
   std::optional<RankBuffers> buffers_;
   std::optional<InitialState> initial_;
   std::unique_ptr<CollectiveWorker> worker_;
+  std::optional<ShardFeeder> feeder_;
   std::unique_ptr<WindowPipeline> pipeline_;
   std::unique_ptr<StepMachine> machine_;
 
@@ -128,14 +133,17 @@ class GpuActor final : public PipelinePort {
   int64_t heartbeat_at_ms_ = 0;
   int64_t snapshots_at_ms_ = 0;
   std::vector<uint32_t> rehearsals_left_;
-  Step answered_ = kNoStep;  // gathered, and its trainer told, by this incarnation
-  Step finished_ = kNoStep;  // also committed
+  Step computed_to_ = kNoStep;  // its last window was, by this incarnation, and that moment told
+  Step answered_ = kNoStep;     // gathered, and its trainer told, by this incarnation
+  Step finished_ = kNoStep;     // also committed
   int64_t keeps_commit_since_ms_ = 0;
   std::optional<StepRecord> computed_;   // the record in hand, until it is durable
   std::optional<ShardSums> sums_;        // of the shards, as this incarnation made or found them
   std::optional<SumsCheck> sums_check_;  // of what another incarnation left, under way
   StepOverrides overrides_;
   GroupFailures group_failures_;
+  uint64_t failed_group_ = 0;  // whose collectives failed under windows
+  int64_t failed_group_since_ms_ = 0;
   Step save_wanted_ =
       kNoStep;  // the committed step as of which the store wants resident slots saved
   std::optional<ExitCode> exit_code_;
@@ -149,6 +157,7 @@ class GpuActor final : public PipelinePort {
   StepTimeline timeline_, last_timeline_;
   int64_t phase_since_us_ = 0;
   int64_t step_started_us_ = 0;
+  uint64_t gather_begun_us_ = 0;
   double last_step_seconds_ = 0;
   DeviceCounters counters_at_run_;  // what was prefetched is not in the rates
   double h2d_rate_ = 0, d2h_rate_ = 0;

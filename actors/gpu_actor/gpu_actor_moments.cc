@@ -1,4 +1,5 @@
-// The moments of a step that others may care for: rehearsed kills, and what is counted at its end.
+// The moments of a step that others may care for: what is final and may be gathered, rehearsed
+// kills, and what is counted at its end.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,6 +17,27 @@ constexpr uint64_t kRehearseTimeoutMsMax = 5000;
 constexpr int64_t kKeepCommitMsMax = 2000;
 
 }  // namespace
+
+void GpuActor::start_gather(const GoOrder& order) {
+  gather_begun_us_ = static_cast<uint64_t>(now_us());
+  feeder_->begin(order.step, &worker_->feed());
+  worker_->gather(order);
+  feed_gather();
+}
+
+// Its thread sends what is final and waits for the rest. While the step is open some rank's windows
+// may be slow, and so may this one's own that publish a committed step again: no time counts.
+void GpuActor::feed_gather() {
+  const Step open = machine_->open();
+  if (open > computed_to_ && pipeline_->computed()) {
+    computed_to_ = open;
+    at_phase(RehearsePhase::kGather, open);
+  }
+  if (!machine_->gathering()) return;
+  if (feeder_->step() == open || !pipeline_->idle()) worker_->feed().renew();
+  feeder_->advance([this](uint32_t chunk) { return pipeline_->published(chunk); },
+                   &worker_->feed());
+}
 
 // The moments at the end of a step, after the trainer was answered.
 void GpuActor::tell_moments() {

@@ -1,6 +1,8 @@
 // What the actor tells of itself: telemetry, and the figures of its steps.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/clock.h"
 
@@ -33,6 +35,13 @@ uint64_t GpuActor::device_buffer_bytes() {
     bytes += buffers_->memory().allocation_bytes(resident->bytes());
   }
   return bytes;
+}
+
+// Of a gather that has just ended: what it took beyond this rank's own windows.
+double GpuActor::exposed_gather_seconds() const {
+  const uint64_t hidden_until = std::max(gather_begun_us_, pipeline_->times().computed_us);
+  const auto now = static_cast<uint64_t>(now_us());
+  return now > hidden_until ? static_cast<double>(now - hidden_until) * 1e-6 : 0;
 }
 
 void GpuActor::account_phase_time() {

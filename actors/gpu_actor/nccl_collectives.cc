@@ -21,7 +21,9 @@ namespace {
 constexpr uint32_t kHalves = 2;    // of the scratch: one is filled while the other is summed
 constexpr uint32_t kRunAhead = 4;  // rounds in the streams at most; what an abort has to drain
 static_assert(kRunAhead >= kHalves, "a half's last sum has an event of its own");
-constexpr uint64_t kGatherPieceBytes = 32u << 20;
+// A round of the least still takes NVLink as long as its call takes the host.
+constexpr uint64_t kGatherPieceBytesMin = 4u << 20;
+constexpr uint64_t kGatherPieceBytesMax = 32u << 20;
 constexpr uint64_t kSlotAlignBytes = 256;
 // How long a failed call waits for its communicator to end, so that nothing of it is under way
 // when it returns. The next connect() waits for the rest.
@@ -76,6 +78,7 @@ class NcclCollectives final : public Collectives {
   uint64_t group_epoch_ = 0;
   Rank rank_;
   uint32_t world_ = 0;  // 0: never connected
+  uint64_t timeout_ms_ = 0;
   std::unique_ptr<NcclGroup> group_;
   Status broken_;  // why the epoch is unusable
 
@@ -127,6 +130,7 @@ Status NcclCollectives::connect(uint64_t group_epoch, Rank rank, uint32_t world,
   group_epoch_ = group_epoch;
   rank_ = rank;
   world_ = world;
+  timeout_ms_ = timeout_ms;
   broken_ = Status::ok();
   return end_call(join_epoch(timeout_ms));
 }
@@ -283,22 +287,27 @@ Status NcclCollectives::sum_piece(const ReduceScatterCall& call, const ExchangeP
 Status NcclCollectives::all_gather(const AllGatherCall& call) {
   OPTLEASE_TRY(check_connected());
   if (member_index_in(*call.map, rank_) < 0 || call.map->members.size() == 1) return Status::ok();
-  return end_call(
-      exchange_gather(call, plan_exchange(*call.map, call.needs, rank_, call.param_dtype,
-                                          kGatherPieceBytes, ShardsMoved::kAll)));
+  const uint64_t piece =
+      gather_piece_bytes(*call.map, call.param_dtype, kGatherPieceBytesMin, kGatherPieceBytesMax);
+  return end_call(exchange_gather(call, plan_exchange(*call.map, call.needs, rank_,
+                                                      call.param_dtype, piece, ShardsMoved::kAll)));
 }
 
 Status NcclCollectives::exchange_gather(const AllGatherCall& call, const ExchangePlan& plan) {
   const std::string what = format("all-gather of space %u, step %lld", call.tag.space,
                                   static_cast<long long>(call.tag.step));
   OPTLEASE_CUDA_TRY(cudaSetDevice(options_.device));
+  // A round is enqueued once its own piece is final, never before: what is in the stream waits for
+  // peers alone, and a rank that is behind all others has no round that is not met.
   for (uint64_t index = 0; index < plan.piece_count; ++index) {
-    if (index >= kRunAhead) OPTLEASE_TRY(group_->wait(done_[index % kRunAhead], what));
-    OPTLEASE_TRY(group_->exchange(gather_transfers(call, plan, index), transfer_stream_));
+    if (index >= kRunAhead) OPTLEASE_TRY(group_->wait(done_[index % kRunAhead], what, call.feed));
+    OPTLEASE_TRY(await_piece(call, plan, index, timeout_ms_, [this] { return check_connected(); }));
+    OPTLEASE_TRY(
+        group_->exchange(gather_transfers(call, plan, index), transfer_stream_, call.feed));
     OPTLEASE_CUDA_TRY(cudaEventRecord(done_[index % kRunAhead], transfer_stream_));
   }
   if (plan.piece_count == 0) return Status::ok();
-  return group_->wait(done_[(plan.piece_count - 1) % kRunAhead], what);
+  return group_->wait(done_[(plan.piece_count - 1) % kRunAhead], what, call.feed);
 }
 
 NcclCollectives::Transfers NcclCollectives::gather_transfers(const AllGatherCall& call,

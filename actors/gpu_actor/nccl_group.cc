@@ -9,11 +9,16 @@ namespace {
 
 constexpr std::chrono::microseconds kLookAtFiles{1000};
 constexpr std::chrono::microseconds kLookAtGpu{20};
+constexpr std::chrono::microseconds kLookWhileComputing{100};
 constexpr int64_t kLookAtPeersMs = 20;
 // What a peer sent before it ended may still be on its way.
 constexpr int64_t kLossGraceMs = 500;
 
 unsigned long long printable(uint64_t value) { return value; }
+
+std::chrono::microseconds look_at_gpu(const GatherFeed* feed) {
+  return feed == nullptr ? kLookAtGpu : kLookWhileComputing;
+}
 
 }  // namespace
 
@@ -36,7 +41,9 @@ Status NcclGroup::failure(const char* call, ncclResult_t result) const {
 }
 
 Status NcclGroup::poll(std::chrono::microseconds sleep, const std::string& what,
-                       const std::function<Result<bool>()>& is_done) {
+                       const GatherFeed* feed, const std::function<Result<bool>()>& is_done) {
+  const auto limit = std::chrono::milliseconds(timeout_ms_);
+  const auto begun = GatherFeed::Clock::now();
   const uint32_t nobody = rendezvous_.world();
   PatientLoop loop(sleep);
   int64_t next_look_ms = kLookAtPeersMs;
@@ -57,7 +64,8 @@ Status NcclGroup::poll(std::chrono::microseconds sleep, const std::string& what,
       return Status(StatusCode::kPeerLost,
                     format("%s: rank %u has ended or has left group epoch %llu", what.c_str(), gone,
                            printable(rendezvous_.place().group_epoch)));
-    if (waited_ms > static_cast<int64_t>(timeout_ms_))
+    const auto counted = feed == nullptr ? begun : feed->counts_from(begun);
+    if (GatherFeed::Clock::now() - counted > limit)
       return Status(StatusCode::kTimeout,
                     format("%s: nothing arrived in %llu ms (gradients.collective_timeout_ms)",
                            what.c_str(), printable(timeout_ms_)));
@@ -67,7 +75,7 @@ Status NcclGroup::poll(std::chrono::microseconds sleep, const std::string& what,
 
 Status NcclGroup::meet_peers() {
   std::string what = "connecting the group";
-  return poll(kLookAtFiles, what, [&]() -> Result<bool> {
+  return poll(kLookAtFiles, what, nullptr, [&]() -> Result<bool> {
     const Result<uint32_t> missing = rendezvous_.first_missing();
     if (!missing) return missing.status();
     what = format("connecting the group, for rank %u", missing.value());
@@ -86,7 +94,8 @@ Result<ncclUniqueId> NcclGroup::agree_on_id() {
     OPTLEASE_TRY(rendezvous_.publish_id(bytes));
     return id;
   }
-  OPTLEASE_TRY(poll(kLookAtFiles, "connecting the group, for rank 0's id", [&]() -> Result<bool> {
+  const std::string what = "connecting the group, for rank 0's id";
+  OPTLEASE_TRY(poll(kLookAtFiles, what, nullptr, [&]() -> Result<bool> {
     const Result<NcclIdBytes> read = rendezvous_.read_id();
     if (read.is_ok()) bytes = read.value();
     if (read.is_ok() || read.status().code() == StatusCode::kBusy) return read.is_ok();
@@ -109,7 +118,7 @@ Status NcclGroup::connect(const GpuUuid& gpu) {
       &comm_, static_cast<int>(place.world), id.value(), static_cast<int>(place.rank), &config);
   if (result != ncclSuccess && result != ncclInProgress)
     return failure("ncclCommInitRankConfig", result);
-  OPTLEASE_TRY(poll(kLookAtGpu, "connecting the group, in NCCL",
+  OPTLEASE_TRY(poll(kLookAtGpu, "connecting the group, in NCCL", nullptr,
                     [&] { return is_settled("ncclCommInitRankConfig"); }));
   if (place.rank == 0) remove_earlier_epochs(place);
   return Status::ok();
@@ -124,7 +133,8 @@ Result<bool> NcclGroup::is_settled(const char* call) {
   return state == ncclSuccess;
 }
 
-Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t stream) {
+Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t stream,
+                           const GatherFeed* feed) {
   if (transfers.empty()) return Status::ok();
   OPTLEASE_CHECK(comm_ != nullptr, "%zu transfers in a world of one", transfers.size());
   const auto failed = [](ncclResult_t result) {
@@ -143,11 +153,12 @@ Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t
   if (failed(first)) return failure("ncclSend or ncclRecv", first);
   if (failed(ended)) return failure("ncclGroupEnd", ended);
   // Only then is the work in the stream, and only then may an event come after it.
-  return poll(kLookAtGpu, "enqueuing transfers", [&] { return is_settled("ncclGroupEnd"); });
+  return poll(look_at_gpu(feed), "enqueuing transfers", feed,
+              [&] { return is_settled("ncclGroupEnd"); });
 }
 
-Status NcclGroup::wait(cudaEvent_t event, const std::string& what) {
-  return poll(kLookAtGpu, what, [&]() -> Result<bool> {
+Status NcclGroup::wait(cudaEvent_t event, const std::string& what, const GatherFeed* feed) {
+  return poll(look_at_gpu(feed), what, feed, [&]() -> Result<bool> {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return true;
     if (state != cudaErrorNotReady) return cuda_failure(state, what);

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "actors/gpu_actor/gather_feed.h"
 #include "actors/gpu_actor/nccl_rendezvous.h"
 #include "shm/contract/status.h"
 
@@ -38,16 +39,18 @@ class NcclGroup {
 
   // Enqueues the transfers, which run together; returns when they are in the stream. Between any
   // two ranks the n-th message sent is the n-th received.
-  Status exchange(std::span<const NcclTransfer> transfers, cudaStream_t stream);
+  Status exchange(std::span<const NcclTransfer> transfers, cudaStream_t stream,
+                  const GatherFeed* feed = nullptr);
 
-  // Until what was enqueued before `event` is done. `what` is for errors.
-  Status wait(cudaEvent_t event, const std::string& what);
+  // Until what was enqueued before `event` is done. `what` is for errors. With a feed, here as
+  // above: time counts from when it says, and such waits may be long, so that looks are rarer.
+  Status wait(cudaEvent_t event, const std::string& what, const GatherFeed* feed = nullptr);
 
   // Leaves the epoch, which the peers notice; the caller ends the communicator (may be null).
   ncclComm_t release();
 
  private:
-  Status poll(std::chrono::microseconds sleep, const std::string& what,
+  Status poll(std::chrono::microseconds sleep, const std::string& what, const GatherFeed* feed,
               const std::function<Result<bool>()>& is_done);
   Status meet_peers();
   Result<ncclUniqueId> agree_on_id();

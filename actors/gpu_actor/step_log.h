@@ -28,6 +28,8 @@ class StepLog {
   void run_begins(Step step, const Device& device, const WindowPipeline& pipeline);
   bool run_in_hand() const { return running_; }
   void run_over(const Device& device, const WindowPipeline& pipeline);
+  // The gather of the step in hand ended so long after the run's last window was computed.
+  void gathered(double exposed_seconds) { figures_.gather_exposed_seconds = exposed_seconds; }
   // `step` is committed and its parameters are out: its line is written. A step without a run
   // (skipped) has zeros.
   void step_over(Step step, double step_seconds);

@@ -11,7 +11,7 @@ void StepMachine::on_welcome(Step committed, Step open) {
   open_ = open;
   order_.reset();
   reduce_seen_ = false;
-  ask_again_ms_ = say_written_ms_ = 0;
+  ask_again_ms_ = 0;
 }
 
 // A step that is not open when its group ends is reduced again by everybody: the store has voided
@@ -45,7 +45,6 @@ void StepMachine::on_step_open(Step step) {
   if (step != committed_ + 1) return;
   open_ = step;
   reduced_ = kNoStep;
-  say_written_ms_ = 0;
 }
 
 void StepMachine::on_step_committed(Step step) {
@@ -79,8 +78,11 @@ bool StepMachine::quiet() const {
 Phase StepMachine::phase() const {
   if (!attached_) return Phase::kStarting;
   if (committed_ == kNoStep) return Phase::kInitialise;
-  if (collective_busy_) return gathering_ ? Phase::kGather : Phase::kReduce;
+  if (collective_busy_ && !gathering_) return Phase::kReduce;
+  // A gather that goes on under windows is no phase of its own.
   const bool checks = checking_ == open_ && open_ != kNoStep && !facts_.sums_are_sound(open_);
+  const bool computes = open_ != kNoStep && ((running_ && !run_computed_) || checks);
+  if (gathering_ && !computes) return Phase::kGather;
   if (open_ != kNoStep) return running_ || checks ? Phase::kStream : Phase::kWaitCommitted;
   if (published_ < committed_) return Phase::kGather;
   if (reduced_ != kNoStep) return Phase::kWaitOpen;
@@ -93,7 +95,6 @@ std::vector<NextAction> StepMachine::next(uint64_t now_ms) {
   if (!attached_) return out;
   next_prefetch(&out);
   next_run(&out);
-  next_written(now_ms, &out);
   next_gradients(now_ms, &out);
   next_collective(&out);
   return out;
@@ -154,19 +155,6 @@ void StepMachine::next_check(std::vector<NextAction>* out) {
   out->push_back({.kind = NextAction::Kind::kCheckSums, .step = open_});
 }
 
-// The open step can be gathered before it is committed. Not by an incarnation whose predecessor
-// committed some of its chunks: those are published again once the step is committed.
-void StepMachine::next_written(uint64_t now_ms, std::vector<NextAction>* out) {
-  if (open_ == kNoStep || published_ >= open_ || (running_ && !run_computed_)) return;
-  if (written_ != open_) {
-    if (facts_.skipped(open_) || !facts_.unpublished(open_).empty()) return;
-    written_ = open_;
-  }
-  if (now_ms < say_written_ms_) return;
-  say_written_ms_ = now_ms + kAskAgainMs;
-  out->push_back({.kind = NextAction::Kind::kSendWritten, .step = open_});
-}
-
 void StepMachine::next_gradients(uint64_t now_ms, std::vector<NextAction>* out) {
   const Step step = committed_ + 1;
   if (committed_ < 0 || open_ != kNoStep || step > steps_) return;
@@ -189,10 +177,9 @@ void StepMachine::next_collective(std::vector<NextAction>* out) {
   if (!order_ || collective_busy_) return;
   const GoOrder& order = *order_;
   if (order.gather) {
-    // Only complete shards are sent: runs first, and whatever they leave unpublished.
+    // Whatever runs now or later makes its shards final, piece by piece: the gather waits for that.
     const bool of_open = open_ != kNoStep && order.step == open_;
-    if (!of_open && (order.step != committed_ || running_)) return;
-    if (!facts_.unpublished(order.step).empty()) return;
+    if (!of_open && order.step != committed_) return;
     gathering_ = true;
   } else if (order.step != committed_ + 1 || filling_ != kNoStep) {
     return;

@@ -43,7 +43,6 @@ struct NextAction {
     kFillGradients,  // step
     kSendReady,      // step
     kSendRecord,     // step
-    kSendWritten,    // step
     kRunCollective,  // order
   };
   Kind kind;
@@ -84,8 +83,7 @@ class StepMachine {
   void on_gathered(uint64_t group_epoch, Step step);
   void on_collective_failed() { collective_busy_ = gathering_ = false; }
   void on_run_over() { running_ = false; }
-  // Every window of the run under way is computed: all parameters of the open step that this
-  // incarnation computes are in the buffer.
+  // Every window of the run under way is computed: only copies out and commits are left of it.
   void on_run_computed() { run_computed_ = true; }
 
   // What to start now; never the same thing twice. Ready and record are repeated until answered.
@@ -94,6 +92,8 @@ class StepMachine {
   Step committed() const { return committed_; }
   Step open() const { return open_; }
   Step published() const { return published_; }
+  // A gather is under way.
+  bool gathering() const { return gathering_; }
   uint64_t group_epoch() const { return group_epoch_; }
   bool attached() const { return attached_; }
   // No step of this rank is under way: a trainer may attach and compute gradients.
@@ -105,7 +105,6 @@ class StepMachine {
   void next_prefetch(std::vector<NextAction>* out);
   void next_run(std::vector<NextAction>* out);
   void next_check(std::vector<NextAction>* out);
-  void next_written(uint64_t now_ms, std::vector<NextAction>* out);
   void next_gradients(uint64_t now_ms, std::vector<NextAction>* out);
   void next_collective(std::vector<NextAction>* out);
 
@@ -128,13 +127,11 @@ class StepMachine {
   Step prepared_ = kNoStep;     // its gradients are coming
   Step prefetching_ = kNoStep;  // the pipeline holds its first windows
   Step checking_ = kNoStep;     // its sums are being read through, or were
-  Step written_ = kNoStep;      // its parameters are all in the buffer
   bool running_ = false;        // a pipeline run
   bool run_computed_ = false;
   bool collective_busy_ = false;
   bool gathering_ = false;
   uint64_t ask_again_ms_ = 0;
-  uint64_t say_written_ms_ = 0;
 };
 
 }  // namespace optlease

@@ -39,6 +39,7 @@ void WindowPipeline::start(RunKind kind, Step step, const std::vector<uint32_t>&
   spaces_ = std::move(spaces);
   grads_ = std::move(grads);
   fill_ = std::move(fill);
+  for (const uint32_t chunk : chunks) published_[chunk] = kNoStep;
   last_advance_us_ = 0;
   last_progress_us_ = 0;
   times_ = {};
@@ -219,6 +220,7 @@ void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
       times_.in_busy_seconds_before = times_.in_busy_seconds;
     }
     if (kind_ == RunKind::kUpdate && !take_computed(window)) return;
+    if (computed_ == windows_.size()) times_.computed_us = now_us;
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kCopyOut, step_);
   }
   if (window.state == State::kCopyOut && device_.reached(window.copied_out)) {

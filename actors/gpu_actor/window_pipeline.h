@@ -92,6 +92,7 @@ struct PipelineCounters {
 struct RunTimes {
   uint64_t begun_us = 0;         // start(); windows may have been read ahead of it
   uint64_t first_window_us = 0;  // the first window was updated: both directions have work now
+  uint64_t computed_us = 0;      // the last one was: every parameter is final
   uint64_t ended_us = 0;         // the last commit was acknowledged; 0: not over
   double in_busy_seconds = 0;
   double in_busy_seconds_before = 0;  // of it, before first_window_us
@@ -141,7 +142,8 @@ class WindowPipeline {
   const PipelineCounters& counters() const { return counters_; }
   const RunTimes& times() const { return times_; }
   Status failure() const { return failure_; }
-  // Version whose values of this chunk this incarnation wrote to the parameter buffer.
+  // Version whose values of this chunk this incarnation wrote to the parameter buffer; kNoStep
+  // while a run is about to write them (again).
   Step published(uint32_t chunk) const { return published_[chunk]; }
   void set_published(uint32_t chunk, Step step) { published_[chunk] = step; }
 

@@ -78,7 +78,7 @@ StepCoordinator::RankState& StepCoordinator::at(Rank rank) {
 
 void StepCoordinator::on_attached(Rank rank, Step published, bool same_incarnation) {
   RankState& state = at(rank);
-  if (!same_incarnation) state.ready = state.written = kNoStep;
+  if (!same_incarnation) state.ready = kNoStep;
   state.attached = true;
   state.published = std::min(published, step_known());
   group_stale_ = true;
@@ -89,7 +89,6 @@ void StepCoordinator::on_lost(Rank rank) {
   if (!state.attached) return;
   state.attached = false;
   state.ready = kNoStep;
-  state.written = kNoStep;
   state.published = kNoStep;
   group_stale_ = true;
 }
@@ -131,14 +130,6 @@ void StepCoordinator::on_chunks(Rank rank, Step step, uint32_t count) {
   OPTLEASE_CHECK(count <= state.chunk_count - state.chunks_done, "%u + %u of %u chunks",
                  state.chunks_done, count, state.chunk_count);
   state.chunks_done += count;
-}
-
-Status StepCoordinator::on_written(Rank rank, Step step) {
-  if (step < 0 || (step != committed_ && step != step_known())) {
-    return stale_step("ParamsWritten", step, step_known());
-  }
-  at(rank).written = step;
-  return Status::ok();
 }
 
 Status StepCoordinator::on_published(Rank rank, Step step) {
@@ -273,11 +264,11 @@ void StepCoordinator::commit_step(std::vector<StoreAction>* out) {
 
 void StepCoordinator::order_gather(std::vector<StoreAction>* out) {
   if (!group_formed_ || committed_ < 0) return;
-  // An open step's chunks change: it is gathered once every rank has written all its parameters,
-  // or else when it is committed. Its record is durable, so these parameters are final.
+  // An open step is gathered under its windows: its records are durable, so that what they compute
+  // is final, and each rank sends what it has computed. A skipped one computes nothing and is
+  // committed in a moment.
   const Step step = step_known();
-  const auto written = [step](const RankState& rank) { return rank.written == step; };
-  if (open_ && (skipped_ || !every(written))) return;
+  if (open_ && skipped_) return;
   if (gather_ordered_ == step || all_published(step)) return;
   StoreAction go{.kind = StoreAction::Kind::kGoGather, .step = step, .group_epoch = group_epoch_};
   for (const RankState& rank : ranks_) go.needs.push_back(rank.published == step ? 0 : 1);

@@ -76,11 +76,7 @@ class StepCoordinator {
   void on_record(Rank rank, Step step, bool skipped);
   // `count` more chunks of the rank are at version `step`. REQUIRES: lease_step() == step.
   void on_chunks(Rank rank, Step step, uint32_t count);
-  // The rank's parameters of the open step are all in its buffer, computed from sound state: the
-  // step can be gathered before it is committed. StaleStep for a step that is neither the open one
-  // nor committed; of a committed one it says nothing new.
-  Status on_written(Rank rank, Step step);
-  // StaleStep: neither the committed step nor the open one.
+  // It has all of the step's parameters. StaleStep: neither the committed step nor the open one.
   Status on_published(Rank rank, Step step);
   // LeaseTable::older_are_reaped(rank): neither is a step committed nor a reduction ordered before.
   void on_older_reaped(Rank rank, bool reaped);
@@ -121,7 +117,6 @@ class StepCoordinator {
     bool has_record = false;  // of committed_ + 1
     bool older_reaped = true;
     Step ready = kNoStep;
-    Step written = kNoStep;    // parameters of the open step, in the rank's own buffer
     Step published = kNoStep;  // gathered: at most the open step
   };
   struct Hold {

@@ -239,10 +239,6 @@ Status StoreService::on_lease_return(const Request& request) {
                            request.now_ms);
 }
 
-Status StoreService::on_params_written(const Request& request) {
-  return coordinator_.on_written(request.rank(), request.frame.as<StepBody>().step);
-}
-
 Status StoreService::on_published(const Request& request) {
   return coordinator_.on_published(request.rank(), request.frame.as<PublishedBody>().step);
 }

@@ -189,8 +189,6 @@ Status StoreService::dispatch(const Request& request) {
       return from_actor(request, &Self::on_commit_request);
     case MessageKind::kLeaseReturn:
       return from_actor(request, &Self::on_lease_return);
-    case MessageKind::kParamsWritten:
-      return from_actor(request, &Self::on_params_written);
     case MessageKind::kPublished:
       return from_actor(request, &Self::on_published);
     case MessageKind::kHeartbeat:

@@ -116,7 +116,6 @@ class StoreService {
   Status on_lease_request(const Request& request);
   Status on_commit_request(const Request& request);
   Status on_lease_return(const Request& request);
-  Status on_params_written(const Request& request);
   Status on_published(const Request& request);
   Status on_heartbeat(const Request& request);
   Status on_corrupt_chunk(const Request& request);

@@ -51,6 +51,8 @@ const char* name_of(RehearsePhase phase) {
       return "prepared";
     case RehearsePhase::kAnswered:
       return "answered";
+    case RehearsePhase::kGather:
+      return "gather";
   }
   return "?";
 }
@@ -91,7 +93,8 @@ bool parse(const std::string& text, RehearsePhase* out) {
   return parse_among(
       std::array{RehearsePhase::kBeforeLease, RehearsePhase::kCopyIn, RehearsePhase::kUpdate,
                  RehearsePhase::kCopyOut, RehearsePhase::kBeforeCommit, RehearsePhase::kAfterCommit,
-                 RehearsePhase::kBetweenSteps, RehearsePhase::kPrepared, RehearsePhase::kAnswered},
+                 RehearsePhase::kBetweenSteps, RehearsePhase::kPrepared, RehearsePhase::kAnswered,
+                 RehearsePhase::kGather},
       text, out);
 }
 

@@ -86,7 +86,8 @@ enum class RehearsePhase {
   kAfterCommit,
   kBetweenSteps,
   kPrepared,
-  kAnswered
+  kAnswered,
+  kGather
 };
 enum class Role { kLauncher, kHostStore, kGpuActor, kTrainer };
 

@@ -27,6 +27,7 @@ void fields(Archive& a, Figures& f) {
   a("stall_seconds", f.stall_seconds);
   a("lease_wait_seconds", f.lease_wait_seconds);
   a("kernel_seconds", f.kernel_seconds);
+  a("gather_exposed_seconds", f.gather_exposed_seconds);
   a("cpu_seconds", f.cpu_seconds);
   a("device_bytes_before", f.device_bytes_before);
   a("device_bytes_peak", f.device_bytes_peak);

@@ -33,7 +33,8 @@ struct StepFigures {
   double stall_seconds = 0;  // windows left to start, some in flight, none being copied in
   double lease_wait_seconds = 0;
   double kernel_seconds = 0;
-  double cpu_seconds = 0;  // of the actor's process, all threads
+  double gather_exposed_seconds = 0;  // from this rank's last computed window to the gather's end
+  double cpu_seconds = 0;             // of the actor's process, all threads
   // The device's own memory, in use by every process: before the actor took staging and buffers,
   // the most seen since, and at the end of this step. `buffer` is what parameters, gradients and
   // shards take of it.

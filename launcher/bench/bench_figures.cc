@@ -107,6 +107,7 @@ RankBench rank_bench(const std::vector<const StepFigures*>& steps, double floor)
   out.stall_seconds = median_over(steps, [](F f) { return f.stall_seconds; });
   out.lease_wait_seconds = median_over(steps, [](F f) { return f.lease_wait_seconds; });
   out.kernel_seconds = median_over(steps, [](F f) { return f.kernel_seconds; });
+  out.gather_exposed_seconds = median_over(steps, [](F f) { return f.gather_exposed_seconds; });
   out.cpu_seconds = median_over(steps, [](F f) { return f.cpu_seconds; });
   add_memory(steps, &out);
   return out;

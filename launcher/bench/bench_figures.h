@@ -44,6 +44,7 @@ struct RankBench {
   double stall_seconds = 0;
   double lease_wait_seconds = 0;
   double kernel_seconds = 0;
+  double gather_exposed_seconds = 0;
   double cpu_seconds = 0;
   uint64_t bounced_bytes = 0;  // all measured steps
   uint64_t staging_bytes = 0;

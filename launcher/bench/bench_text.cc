@@ -33,9 +33,11 @@ std::string rank_text(size_t r, const RankBench& rank) {
              gb(rank.out_bytes_per_second), rank.of_floor);
   text += format(
       "rank %zu: exposed stall %.3f ms, of it waiting for leases %.3f; first window %.3f ms; busy "
-      "after it: in %.4f, out %.4f; kernels %.3f ms; CPU %.3f ms\n",
+      "after it: in %.4f, out %.4f; kernels %.3f ms; gather after the last window %.3f ms; CPU "
+      "%.3f ms\n",
       r, ms(rank.exposed_seconds()), ms(rank.lease_wait_seconds), ms(rank.first_window_seconds),
-      rank.in_busy, rank.out_busy, ms(rank.kernel_seconds), ms(rank.cpu_seconds));
+      rank.in_busy, rank.out_busy, ms(rank.kernel_seconds), ms(rank.gather_exposed_seconds),
+      ms(rank.cpu_seconds));
   text += format(
       "rank %zu: staging %s; device memory before %s, peak %s, after %s; beyond staging and the "
       "job's own buffers (%s): %.2f MiB\n",
@@ -79,6 +81,7 @@ Json rank_json(const BenchResult& result, size_t r) {
       {"exposed_stall_seconds", rank.exposed_seconds()},
       {"lease_wait_seconds", rank.lease_wait_seconds},
       {"kernel_seconds", rank.kernel_seconds},
+      {"gather_exposed_seconds", rank.gather_exposed_seconds},
       {"cpu_seconds", rank.cpu_seconds},
       {"bounced_bytes", rank.bounced_bytes},
       {"staging_bytes", rank.staging_bytes},

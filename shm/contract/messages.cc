@@ -45,7 +45,6 @@ const char* name_of(MessageKind kind) {
     case MessageKind::kPublished: return "Published";
     case MessageKind::kHeartbeat: return "Heartbeat";
     case MessageKind::kCorruptChunk: return "CorruptChunk";
-    case MessageKind::kParamsWritten: return "ParamsWritten";
     case MessageKind::kResidentSaved: return "ResidentSaved";
     case MessageKind::kWelcome: return "Welcome";
     case MessageKind::kGroupFormed: return "GroupFormed";
@@ -110,7 +109,6 @@ uint32_t body_bytes_of(MessageKind kind) {
     case MessageKind::kStepOpen:
     case MessageKind::kStepCommitted:
     case MessageKind::kStopActor:
-    case MessageKind::kParamsWritten:
     case MessageKind::kPrepare:
     case MessageKind::kSaveResident:
     case MessageKind::kResidentSaved:
@@ -240,7 +238,7 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (!std::isfinite(b.grad_scale) || b.grad_scale <= 0)
       return "grad_scale is not finite and > 0";
     if (std::isinf(b.max_norm) || b.max_norm < 0) return "max_norm is not finite and >= 0";
-  } else if (kind == MessageKind::kPrepare || kind == MessageKind::kParamsWritten) {
+  } else if (kind == MessageKind::kPrepare) {
     if (body_at<StepBody>(frame).step < 1) return "a step counts from 1";
   } else if (kind == MessageKind::kLeaseRequest) {
     const auto b = body_at<LeaseRequestBody>(frame);

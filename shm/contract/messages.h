@@ -33,7 +33,7 @@ enum class MessageKind : uint16_t {
   kPublished = 7,      // PublishedBody
   kHeartbeat = 8,      // HeartbeatBody; renews every lease of the incarnation
   kCorruptChunk = 9,   // CorruptChunkBody
-  kParamsWritten = 10, // StepBody: its parameters of the open step are all in its buffer
+  // 10 was a message of earlier builds and stays free.
   kResidentSaved = 11, // StepBody: answers kSaveResident
   // store -> actor
   kWelcome = 64,       // WelcomeBody

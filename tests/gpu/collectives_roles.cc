@@ -11,8 +11,7 @@
 #include "actors/gpu_actor/gloo_collectives.h"
 #include "actors/gpu_actor/nccl_collectives.h"
 #include "shm/shared_buffer.h"
-#include "tests/gpu/gpu_support.h"
-#include "tests/gpu/through_the_gpu.h"
+#include "tests/gpu/collectives_rank.h"
 #include "tests/gpu_actor/group_data.h"
 #include "tests/gpu_actor/rank_processes.h"
 
@@ -37,50 +36,6 @@ bool FileBoard::await(int word, int64_t at_least) {
 
 namespace {
 
-constexpr uint64_t kTimeoutMs = 30000;
-constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-std::unique_ptr<Collectives> make_group(const RankArgs& args, uint64_t scratch_bytes = 64u << 20) {
-  int devices = 0;
-  must(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  NcclOptions options;
-  options.group_directory = args.folder + "/group";
-  options.device = static_cast<int>(args.rank) % devices;
-  options.scratch_bytes_max = scratch_bytes;
-  must(cudaSetDevice(options.device), "cudaSetDevice");
-  Result<std::unique_ptr<Collectives>> made = make_nccl_collectives(options);
-  RANK_REQUIRE(made.is_ok(), "%s", made.status().text().c_str());
-  return std::move(made).value();
-}
-
-void require_connect(Collectives* group, const RankArgs& args, uint64_t epoch, uint32_t world,
-                     uint64_t timeout_ms = kTimeoutMs) {
-  const Status status = group->connect(epoch, Rank(args.rank), world, timeout_ms);
-  RANK_REQUIRE(status.is_ok(), "rank %u: %s", args.rank, status.text().c_str());
-}
-
-ShardMap map_of(const std::vector<uint64_t>& sizes) {
-  ShardMap map;
-  uint64_t at = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    map.members.emplace_back(static_cast<uint32_t>(i));
-    map.ranges.push_back({at, at + sizes[i]});
-    at += sizes[i];
-  }
-  return map;
-}
-
-void require_step(Collectives* group, const ShardMap& map, Step step, uint32_t rank,
-                  const std::vector<uint8_t>& needs, DType dtype) {
-  ThroughTheGpu gpu(group, Rank(rank));
-  std::string wrong = reduce_and_compare(&gpu, map, step, rank, needs, dtype);
-  RANK_REQUIRE(wrong.empty(), "rank %u, step %lld, %s: %s", rank, static_cast<long long>(step),
-               name_of(dtype), wrong.c_str());
-  wrong = gather_and_compare(&gpu, map, step, rank, needs, dtype);
-  RANK_REQUIRE(wrong.empty(), "rank %u, step %lld, %s: %s", rank, static_cast<long long>(step),
-               name_of(dtype), wrong.c_str());
-}
-
 void require_facts(Collectives* group, uint32_t rank, uint32_t world, uint32_t step) {
   const uint64_t mine[3] = {rank, step, ~0ull};
   std::vector<uint64_t> all(world * 3);
@@ -88,13 +43,6 @@ void require_facts(Collectives* group, uint32_t rank, uint32_t world, uint32_t s
   RANK_REQUIRE(status.is_ok(), "%s", status.text().c_str());
   for (uint32_t i = 0; i < world; ++i)
     RANK_REQUIRE(all[3 * i] == i && all[3 * i + 1] == step && all[3 * i + 2] == ~0ull, "%u", i);
-}
-
-// Nobody leaves before all are through.
-void meet(FileBoard* board, uint32_t rank, uint32_t world) {
-  (*board)[kReport + static_cast<int>(rank)] = 1;
-  for (uint32_t other = 0; other < world; ++other)
-    RANK_REQUIRE(board->await(kReport + static_cast<int>(other), 1), "rank %u", other);
 }
 
 // One shard a rank: `shard` elements each. Runs until a call fails; counts on the board.
@@ -369,6 +317,8 @@ int run_rank(const RankArgs& args) {
       {"survivor", role_survivor},
       {"victim", role_victim},
       {"abort", role_abort},
+      {"overlap", role_overlap},
+      {"overlap_abort", role_overlap_abort},
       {"stopped", role_stopped},
       {"epochs", role_epochs},
       {"bandwidth", role_bandwidth}};

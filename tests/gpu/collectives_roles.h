@@ -37,6 +37,10 @@ struct RankArgs {
   std::string folder;
 };
 
+// overlap_roles.cc: a gather under windows, and one that is aborted.
+void role_overlap(const RankArgs& args);
+void role_overlap_abort(const RankArgs& args);
+
 // The exit code.
 int run_rank(const RankArgs& args);
 

@@ -72,6 +72,18 @@ TEST(GpuCollectives, GiveTheBitsOfGloo) {
   run("like_gloo", 2);
 }
 
+// Order of events on real hardware: rank 1 computes its second piece only once rank 0 has received
+// its first; and windows of other streams get on while rounds wait for a peer.
+TEST(GpuCollectives, GatherPiecesBeforeTheLastWindowIsComputed) {
+  NEEDS_TWO_GPUS();
+  run("overlap", 2);
+}
+
+TEST(GpuCollectives, AbortEndsAGatherUnderWindows) {
+  NEEDS_TWO_GPUS();
+  run("overlap_abort", 2);
+}
+
 TEST(GpuCollectives, AbortEndsACallThatWaits) {
   NEEDS_TWO_GPUS();
   run("abort", 2);

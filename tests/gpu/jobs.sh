@@ -115,12 +115,12 @@ run cpu cuda.toml --set ranks.device=cpu "${sized[@]}" "${bf16[@]}" || fail "cpu
 oracle=$(digest_of "$work/cpu.json")
 
 phases=(before_lease copy_in update copy_out before_commit after_commit between_steps)
-phases+=(prepared answered)
+phases+=(prepared answered gather)
 rehearsals=
 for i in "${!phases[@]}"; do
   rehearsals+="{role=\"gpu_actor\",step=$((3 + 3 * i)),phase=\"${phases[$i]}\"},"
 done
-rehearsals+='{role="host_store",step=30,phase="before_commit"}'
+rehearsals+='{role="host_store",step=33,phase="before_commit"}'
 both='{role="trainer",step=10,phase="update"},{role="trainer",step=20,phase="copy_out"},'
 both+='{role="gpu_actor",step=20,phase="copy_out"}'
 

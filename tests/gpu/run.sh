@@ -109,7 +109,7 @@ fi
 
 figures='of_floor|of_floors|ns_per_parameter|finish_spread|slower_direction_busy'
 figures+='|in_bytes_per_second|floor_bytes_per_second|exposed_stall_seconds|cpu_seconds'
-figures+='|bounced_bytes|staging_bytes|device_bytes_beyond'
+figures+='|gather_exposed_seconds|bounced_bytes|staging_bytes|device_bytes_beyond'
 # bench NAME [argument...]: one run of `optlease bench`, in words in the report and as JSON beside
 # it. Measured after the tests: its figures are judged by people.
 bench() {

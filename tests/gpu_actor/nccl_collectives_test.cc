@@ -90,6 +90,73 @@ TEST(NcclCollectivesLogic, GatherShardsLongerThanAPiece) {
   });
 }
 
+// Rank 1 computes beyond its first piece only once rank 0 has received that.
+TEST(NcclCollectivesLogic, GatherPiecesBeforeTheLastWindowIsComputed) {
+  constexpr uint64_t kPiece = (4u << 20) / sizeof(float);
+  const ShardMap map = map_of({0, 1}, {6 * kPiece, 6 * kPiece - 100});
+  const std::vector<uint8_t> needs = {1, 1};
+  std::atomic<bool> seen{false};
+  run_ranks(2, 4096, [&](Collectives* group, uint32_t rank) {
+    const ElementRange mine = map.ranges[rank], theirs = map.ranges[1 - rank];
+    std::vector<float> params(elements_of(map), -1.0f);
+    GatherFeed feed;
+    feed.begin({mine.begin});
+    const auto value = [](uint64_t i) { return static_cast<float>(i % 65521) + 0.5f; };
+    const auto compute = [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) params[i] = value(i);
+      feed.publish(0, end);
+    };
+    const auto has = [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i)
+        if (params[i] != value(i)) return false;
+      return true;
+    };
+    std::thread gathers([&] {
+      const Status status =
+          group->all_gather({{1, 0}, &map, needs, DType::kF32, params.data(), &feed});
+      EXPECT_TRUE(status.is_ok()) << status.text();
+    });
+    if (rank == 0) {
+      compute(mine.begin, mine.end);
+      // Four rounds may be in the stream: in the fifth the first is over.
+      while (feed.asked(0) < mine.begin + 5 * kPiece) sleep_ms(1);
+      EXPECT_TRUE(has(theirs.begin, theirs.begin + kPiece));
+      seen = true;
+    } else {
+      compute(mine.begin, mine.begin + kPiece);
+      while (!seen) sleep_ms(1);
+      compute(mine.begin + kPiece, mine.end);
+    }
+    gathers.join();
+    EXPECT_TRUE(has(0, elements_of(map))) << rank;
+  });
+}
+
+// Neither waits for the other: each for its own windows.
+TEST(NcclCollectivesLogic, AbortAndSilenceEndAGatherThatWaitsForItsOwnWindows) {
+  const ShardMap map = map_of({0, 1}, {1000, 1000});
+  const std::vector<uint8_t> needs = {1, 1};
+  for (const bool aborts : {true, false}) {
+    run_ranks(2, 4096, [&](Collectives* group, uint32_t rank) {
+      const Status again = group->connect(2, Rank(rank), 2, aborts ? kTimeoutMs : 100);
+      ASSERT_TRUE(again.is_ok()) << again.text();
+      std::vector<float> params(2000);
+      GatherFeed feed;
+      feed.begin({map.ranges[rank].begin});
+      std::thread other([&] {
+        while (feed.asked(0) == 0) sleep_ms(1);
+        if (aborts) group->abort(2);
+        if (aborts) feed.look_now();
+      });
+      const Status status =
+          group->all_gather({{1, 0}, &map, needs, DType::kF32, params.data(), &feed});
+      other.join();
+      EXPECT_EQ(status.code(), aborts ? StatusCode::kCancelled : StatusCode::kTimeout)
+          << status.text();
+    });
+  }
+}
+
 TEST(NcclCollectivesLogic, LeaveOutRanksThatAreNoMembers) {
   const ShardMap outer = map_of({0, 2}, {900, 380}), single = map_of({1}, {2000});
   run_ranks(3, 4096, [&](Collectives* group, uint32_t rank) {

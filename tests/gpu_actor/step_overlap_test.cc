@@ -109,76 +109,124 @@ TEST_F(MachineTest, AGroupThatBreaksLeavesThePrefetchAlone) {
   EXPECT_EQ(find(turn(), Kind::kEndPrefetch), nullptr) << "the state of step 4 is what it was";
 }
 
-TEST_F(MachineTest, AnOpenStepIsGatheredOnceItsParametersAreWritten) {
+TEST_F(MachineTest, TheGatherOfAnOpenStepStartsWithItsWindows) {
   make(false);
   settle(4);
   machine->on_gradients(5);
   machine->on_step_open(5);
-  auto actions = turn();
-  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
-  EXPECT_EQ(find(actions, Kind::kSendWritten), nullptr);
-  std::fill(published.begin(), published.end(), 5);
-  EXPECT_EQ(find(turn(), Kind::kSendWritten), nullptr) << "the run did not say so";
-  machine->on_run_computed();
-  actions = turn();
-  ASSERT_NE(find(actions, Kind::kSendWritten), nullptr);
-  EXPECT_EQ(find(actions, Kind::kSendWritten)->step, 5);
-  EXPECT_EQ(find(machine->next(now_ms + 1), Kind::kSendWritten), nullptr) << "repeated at once";
-  EXPECT_NE(find(turn(), Kind::kSendWritten), nullptr) << "the store may not have heard it";
   machine->on_order(order(true, 5));
-  EXPECT_NE(find(turn(), Kind::kRunCollective), nullptr) << "behind it windows are written back";
+  const auto actions = turn();
+  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
+  const NextAction* gather = find(actions, Kind::kRunCollective);
+  ASSERT_NE(gather, nullptr) << "it waits for the windows itself, piece by piece";
+  EXPECT_EQ(gather->step, 5);
+  EXPECT_LT(find(actions, Kind::kStartRun), gather);
+  EXPECT_TRUE(machine->gathering());
+  EXPECT_EQ(machine->phase(), Phase::kStream) << "hidden under windows it is no phase";
+  machine->on_run_computed();
+  EXPECT_EQ(machine->phase(), Phase::kGather);
   machine->on_gathered(7, 5);
+  EXPECT_FALSE(machine->gathering());
   EXPECT_EQ(machine->published(), 5);
   EXPECT_EQ(machine->committed(), 4);
+  EXPECT_EQ(machine->phase(), Phase::kStream) << "the last windows are written back";
   EXPECT_FALSE(machine->quiet()) << "a restarted trainer waits for the commit";
   EXPECT_TRUE(turn().empty());
   finish_run(5);
+  EXPECT_EQ(machine->phase(), Phase::kWaitCommitted);
   machine->on_step_committed(5);
   EXPECT_TRUE(machine->quiet());
 }
 
-TEST_F(MachineTest, ASuccessorOfOneThatCommittedChunksDoesNotSayWritten) {
-  make(false);
-  versions = {5, 4, 4};
-  machine->on_welcome(4, 5);
-  ASSERT_NE(find(turn(), Kind::kStartRun), nullptr);
-  published = {kNoStep, 5, 5};
-  machine->on_run_computed();
-  EXPECT_EQ(find(turn(), Kind::kSendWritten), nullptr) << "chunk 0 is not in its buffer";
+// Its windows are committed while slower ranks still send.
+TEST_F(MachineTest, AGatherGoesOnBeyondTheCommitOfItsStep) {
+  make(true);
+  settle(4);
+  machine->on_gradients(5);
+  machine->on_step_open(5);
+  machine->on_order(order(true, 5));
+  ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
   finish_run(5);
-  published[0] = kNoStep;
+  EXPECT_EQ(machine->phase(), Phase::kGather);
   machine->on_step_committed(5);
-  const auto actions = turn();
-  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
-  EXPECT_EQ(find(actions, Kind::kStartRun)->run, RunKind::kRepublish);
+  EXPECT_EQ(machine->phase(), Phase::kGather);
+  EXPECT_FALSE(machine->quiet());
+  EXPECT_EQ(find(turn(), Kind::kFillGradients), nullptr) << "its thread still gathers";
+  machine->on_gathered(7, 5);
+  EXPECT_TRUE(machine->quiet());
+  EXPECT_NE(find(turn(), Kind::kFillGradients), nullptr);
 }
 
-TEST_F(MachineTest, SaysWrittenAgainToAStoreThatRestarted) {
+TEST_F(MachineTest, TheNextGroupGathersTheOpenStepFromTheStart) {
   make(false);
   settle(4);
   machine->on_gradients(5);
   machine->on_step_open(5);
-  turn();
-  std::fill(published.begin(), published.end(), 5);
-  machine->on_run_computed();
-  ASSERT_NE(find(turn(), Kind::kSendWritten), nullptr);
-  machine->on_detached();
-  machine->on_run_over();
-  machine->on_welcome(4, 5);
-  const auto actions = machine->next(now_ms + 1);
-  EXPECT_NE(find(actions, Kind::kStartRun), nullptr) << "what is not committed is done again";
-  machine->on_run_computed();
-  EXPECT_NE(find(machine->next(now_ms + 2), Kind::kSendWritten), nullptr);
+  machine->on_order(order(true, 5));
+  ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_group_broken(7);
+  machine->on_group_formed(8);
+  machine->on_order(order(true, 5));
+  EXPECT_EQ(find(turn(), Kind::kRunCollective), nullptr) << "the first has not ended yet";
+  machine->on_gathered(7, 5);  // it was just through when its group broke
+  EXPECT_EQ(machine->published(), 4) << "others of that group may not have been";
+  const auto actions = turn();
+  const NextAction* again = find(actions, Kind::kRunCollective);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->order.group_epoch, 8u);
+  machine->on_collective_failed();
+  EXPECT_FALSE(machine->gathering());
+  EXPECT_EQ(find(turn(), Kind::kRunCollective), nullptr) << "nobody ordered another";
 }
 
-TEST_F(MachineTest, ARankWithoutChunksSaysWrittenAtOnce) {
+TEST_F(MachineTest, ASuccessorGathersWhileItUpdatesAndPublishesWhatWasCommittedBefore) {
+  make(false);
+  versions = {5, 4, 4};
+  machine->on_welcome(4, 5);
+  machine->on_group_formed(8);
+  machine->on_order(order(true, 5));
+  auto actions = turn();
+  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
+  EXPECT_EQ(find(actions, Kind::kStartRun)->chunks, (std::vector<uint32_t>{1, 2}));
+  EXPECT_NE(find(actions, Kind::kRunCollective), nullptr);
+  finish_run(5);
+  published[0] = kNoStep;
+  EXPECT_TRUE(turn().empty()) << "published again once no step is open";
+  machine->on_step_committed(5);
+  actions = turn();
+  ASSERT_NE(find(actions, Kind::kStartRun), nullptr);
+  EXPECT_EQ(find(actions, Kind::kStartRun)->run, RunKind::kRepublish);
+  EXPECT_EQ(find(actions, Kind::kStartRun)->chunks, std::vector<uint32_t>{0});
+  EXPECT_TRUE(machine->gathering()) << "it has waited for chunk 0 all the time";
+}
+
+TEST_F(MachineTest, GathersAgainForAStoreThatRestarted) {
+  make(false);
+  settle(4);
+  machine->on_gradients(5);
+  machine->on_step_open(5);
+  machine->on_order(order(true, 5));
+  ASSERT_NE(find(turn(), Kind::kRunCollective), nullptr);
+  machine->on_detached();
+  machine->on_run_over();
+  machine->on_collective_failed();
+  machine->on_welcome(4, 5);
+  EXPECT_NE(find(turn(), Kind::kStartRun), nullptr) << "what is not committed is done again";
+  machine->on_group_formed(1000);
+  machine->on_order(order(true, 5));
+  EXPECT_NE(find(turn(), Kind::kRunCollective), nullptr);
+}
+
+TEST_F(MachineTest, ARankWithoutChunksGathersAtOnce) {
   make(false);
   versions.clear();
   published.clear();
   settle(4);
   machine->on_gradients(5);
   machine->on_step_open(5);
-  EXPECT_NE(find(turn(), Kind::kSendWritten), nullptr);
+  machine->on_order(order(true, 5));
+  EXPECT_NE(find(turn(), Kind::kRunCollective), nullptr);
+  EXPECT_EQ(machine->phase(), Phase::kGather);
 }
 
 }  // namespace

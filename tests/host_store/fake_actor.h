@@ -73,10 +73,10 @@ class FakeActor {
         return on_welcome(message);
       case MessageKind::kGroupFormed:
         group_ = message.as<GroupBody>().group_epoch;
-        return forget_reduction();
+        return forget_group();
       case MessageKind::kGroupBroken:
         if (group_ == message.as<GroupBody>().group_epoch) group_ = 0;
-        return forget_reduction();
+        return forget_group();
       case MessageKind::kGoReduce:
         return on_go_reduce(message);
       case MessageKind::kGoGather:
@@ -93,6 +93,7 @@ class FakeActor {
         open_ = recorded_ = kNoStep;
         reduce_seen_ = false;
         windows_.clear();
+        publish_if_over();
         return end_prefetch();
       case MessageKind::kRefused:
         return on_refused(message);
@@ -112,7 +113,7 @@ class FakeActor {
     send(MessageKind::kHeartbeat, HeartbeatBody{committed_ + 1, 7, 0});
     if (committed_ == kNoStep) return request_windows(0);
     if (open_ != kNoStep && !fake_step_is_skipped(open_)) {
-      say_written();
+      publish_if_over();
       return request_windows(open_);
     }
     const Step next = committed_ + 1;
@@ -196,9 +197,9 @@ class FakeActor {
     windows_.clear();
     ahead_.clear();  // its hello ended every lease
   }
-  // The step is reduced again by the next group.
-  void forget_reduction() {
-    recorded_ = kNoStep;
+  // The step is reduced again by the next group, or gathered again.
+  void forget_group() {
+    recorded_ = gathers_ = kNoStep;
     reduce_seen_ = false;
   }
   void on_go_reduce(const Decoded& message) {
@@ -213,8 +214,8 @@ class FakeActor {
   void on_go_gather(const Decoded& message) {
     const auto body = message.as<GoBody>();
     if (body.group_epoch != group_ || (body.step != committed_ && body.step != open_)) return;
-    published_ = body.step;
-    send(MessageKind::kPublished, PublishedBody{body.step, group_});
+    gathers_ = body.step;
+    publish_if_over();
   }
   void on_grant(const Decoded& message) {
     const auto body = message.as<LeaseGrantBody>();
@@ -240,14 +241,15 @@ class FakeActor {
     }
     windows_.clear();
   }
-  // The fake's parameters are written when its chunks are committed, and no earlier.
-  void say_written() {
-    if (view() == nullptr) return;
+  // The fake's gather goes on until its own chunks are committed; it waits for nobody else's.
+  void publish_if_over() {
+    if (view() == nullptr || gathers_ == kNoStep) return;
     const auto chunks = static_cast<uint32_t>(view()->chunks(rank_).size());
     for (uint32_t c = 0; c < chunks; ++c) {
-      if (view()->version(rank_, ChunkIndex{c}) < open_) return;
+      if (view()->version(rank_, ChunkIndex{c}) < gathers_) return;
     }
-    send(MessageKind::kParamsWritten, StepBody{open_});
+    published_ = std::exchange(gathers_, kNoStep);
+    send(MessageKind::kPublished, PublishedBody{published_, group_});
   }
   void on_refused(const Decoded& message) {
     const auto body = message.as<RefusedBody>();
@@ -290,6 +292,7 @@ class FakeActor {
        stopped_ = false;
   uint64_t epoch_ = 0, group_ = 0, sequence_ = 0;
   Step committed_ = kNoStep, open_ = kNoStep, recorded_ = kNoStep, published_ = kNoStep;
+  Step gathers_ = kNoStep;
   StatusCode last_refusal_ = StatusCode::kOk;
 };
 

@@ -26,18 +26,14 @@ TEST_F(StepCoordinatorTest, LeasesTheStepAtWorkBeforeItIsOpenAndNoOther) {
   EXPECT_FALSE(c().may_lease(5));
 }
 
-TEST_F(StepCoordinatorTest, GathersAnOpenStepOnceEveryRankHasWrittenItsParameters) {
+TEST_F(StepCoordinatorTest, OrdersTheGatherOfAStepWithItsOpening) {
   start(facts(0));
   attach_all(0);
-  EXPECT_FALSE(c().on_written(Rank{0}, 1)) << "it is not open";
-  open_step(1);
-  EXPECT_TRUE(c().on_written(Rank{0}, 1));
-  EXPECT_EQ(kinds(), Kinds{});
-  EXPECT_TRUE(c().on_written(Rank{1}, 1));
-  EXPECT_EQ(kinds(), Kinds{Kind::kGoGather});
-  EXPECT_EQ(actions_[0].step, 1);
-  EXPECT_EQ(actions_[0].needs, (std::vector<uint8_t>{1, 1}));
-  EXPECT_TRUE(c().on_written(Rank{1}, 1));
+  EXPECT_FALSE(c().on_published(Rank{0}, 1)) << "it is not open";
+  EXPECT_EQ(open_step(1), (Kinds{Kind::kStepOpen, Kind::kGoGather}));
+  EXPECT_EQ(actions_[1].step, 1);
+  EXPECT_EQ(actions_[1].group_epoch, c().group_epoch());
+  EXPECT_EQ(actions_[1].needs, (std::vector<uint8_t>{1, 1}));
   EXPECT_EQ(kinds(), Kinds{}) << "ordered once";
   EXPECT_TRUE(c().on_published(Rank{0}, 1));
   EXPECT_EQ(c().step_committed(), 0);
@@ -54,8 +50,6 @@ TEST_F(StepCoordinatorTest, TheNextStepWaitsForTheCommitOfOneThatIsPublished) {
   start(facts(0));
   attach_all(0);
   open_step(1);
-  for (uint32_t r = 0; r < 2; ++r) EXPECT_TRUE(c().on_written(Rank{r}, 1));
-  kinds();
   for (uint32_t r = 0; r < 2; ++r) EXPECT_TRUE(c().on_published(Rank{r}, 1));
   EXPECT_FALSE(c().check_ready(2));
   EXPECT_EQ(c().hold(1000, 0), (uint64_t{3} << 32) + 1);
@@ -72,18 +66,51 @@ TEST_F(StepCoordinatorTest, ARankThatDiesBetweenAnswerAndCommitAloneIsGatheredAg
   start(facts(0));
   attach_all(0);
   open_step(1);
-  for (uint32_t r = 0; r < 2; ++r) EXPECT_TRUE(c().on_written(Rank{r}, 1));
-  kinds();
   for (uint32_t r = 0; r < 2; ++r) EXPECT_TRUE(c().on_published(Rank{r}, 1));
   c().on_chunks(Rank{0}, 1, 2);
   c().on_chunks(Rank{1}, 1, 1);
   c().on_lost(Rank{1});
   EXPECT_EQ(kinds(), Kinds{Kind::kGroupBroken});
   c().on_attached(Rank{1}, kNoStep, false);
-  EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed}) << "it has not written this step's parameters";
-  c().on_chunks(Rank{1}, 1, 1);
-  EXPECT_EQ(kinds(), (Kinds{Kind::kCommitStep, Kind::kGoGather}));
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupFormed, Kind::kGoGather}));
+  EXPECT_EQ(actions_[1].step, 1);
   EXPECT_EQ(actions_[1].needs, (std::vector<uint8_t>{0, 1}));
+  c().on_chunks(Rank{1}, 1, 1);
+  EXPECT_EQ(kinds(), Kinds{Kind::kCommitStep}) << "its gather goes on as the committed step's";
+}
+
+TEST_F(StepCoordinatorTest, EachGroupThatIsFormedWhileAStepIsOpenGathersItFromTheStart) {
+  start(facts(0));
+  attach_all(0);
+  ready_all(1);
+  kinds();
+  const uint64_t first = c().group_epoch();
+  record_all(1);
+  c().on_lost(Rank{0});
+  EXPECT_EQ(kinds(), (Kinds{Kind::kStepOpen, Kind::kGroupBroken})) << "nobody is left to gather";
+  c().on_attached(Rank{0}, kNoStep, false);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupFormed, Kind::kGoGather}));
+  EXPECT_GT(actions_[1].group_epoch, first);
+  EXPECT_EQ(actions_[1].needs, (std::vector<uint8_t>{1, 1}));
+  EXPECT_TRUE(c().on_published(Rank{1}, 1));
+  c().on_attached(Rank{0}, kNoStep, true);  // its collectives failed
+  EXPECT_EQ(kinds(), (Kinds{Kind::kGroupBroken, Kind::kGroupFormed, Kind::kGoGather}));
+  EXPECT_EQ(actions_[2].needs, (std::vector<uint8_t>{1, 0}));
+}
+
+TEST_F(StepCoordinatorTest, ASkippedStepIsGatheredOnlyOnceItIsCommitted) {
+  start(facts(0));
+  c().on_attached(Rank{0}, 0, false);
+  c().on_attached(Rank{1}, 0, false);
+  kinds();
+  c().on_older_reaped(Rank{1}, true);
+  ready_all(1);
+  kinds();
+  c().on_older_reaped(Rank{1}, false);
+  record_all(1, /*skipped=*/true);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kStepOpen, Kind::kApplySkip}));
+  c().on_older_reaped(Rank{1}, true);
+  EXPECT_EQ(kinds(), (Kinds{Kind::kCommitStep, Kind::kGoGather}));
 }
 
 TEST_F(StepCoordinatorTest, AStoreThatRestartsBetweenAnswerAndCommitGathersNothingAgain) {
@@ -103,7 +130,6 @@ TEST_F(StepCoordinatorTest, NobodyHoldsTheParametersOfAStepThatIsNotOpen) {
   attach_all(5);
   EXPECT_EQ(kinds(), Kinds{Kind::kGroupFormed});
   EXPECT_FALSE(c().on_published(Rank{0}, 5));
-  EXPECT_FALSE(c().on_written(Rank{0}, 5));
 }
 
 }  // namespace

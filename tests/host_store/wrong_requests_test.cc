@@ -67,7 +67,6 @@ TEST_F(WrongRequests, StaleOnesAreRefusedWithTheirReason) {
             StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kPublished, PublishedBody{0, 0}), StatusCode::kStaleStep);
   EXPECT_EQ(say(K::kPublished, PublishedBody{2, 0}), StatusCode::kStaleStep) << "not open";
-  EXPECT_EQ(say(K::kParamsWritten, StepBody{2}), StatusCode::kStaleStep) << "not open";
   EXPECT_EQ(say(K::kLeaseReturn, LeaseReturnBody{12345}), StatusCode::kStaleLease);
   Speaker old = speaker();
   old.store_epoch -= 1;

@@ -26,6 +26,7 @@ StepFigures step_of(Step step, double ms, double begun_ms = 0) {
   f.out_busy_seconds = ms * 0.9e-3;
   f.stall_seconds = 0.001;
   f.lease_wait_seconds = 0.002;
+  f.gather_exposed_seconds = ms * 0.2e-3;
   f.cpu_seconds = 0.01;
   f.staging_bytes = 100;
   f.device_bytes_before = 1000;
@@ -71,6 +72,7 @@ TEST(BenchFigures, AreMediansOfTheStepsAfterTheWarmUp) {
   EXPECT_NEAR(rank.out_busy, 1.0, 1e-12);
   EXPECT_NEAR(rank.slower_direction_busy(), 1.0, 1e-12);
   EXPECT_DOUBLE_EQ(rank.exposed_seconds(), 0.003);
+  EXPECT_DOUBLE_EQ(rank.gather_exposed_seconds, 0.004);
   EXPECT_EQ(rank.device_bytes_beyond, 1600 - 1000 - 300 - 100);
 }
 

@@ -52,7 +52,7 @@ TEST(ConfigSchema, OffersOnlyChoicesThatTheJobPlanCanParse) {
   }
   RehearsePhase phase;
   const std::vector<std::string> phases = choices_of(*find_key("rehearse", "phase"));
-  EXPECT_EQ(phases.size(), 9u);
+  EXPECT_EQ(phases.size(), 10u);
   for (const auto& name : phases) EXPECT_TRUE(parse(name, &phase)) << name;
   Role role;
   for (const auto& name : choices_of(*find_key("rehearse", "role"))) {

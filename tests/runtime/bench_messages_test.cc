@@ -12,6 +12,7 @@ StepFigures figures_of(Step step) {
   f.step = step;
   f.incarnation = 2;
   f.stream_seconds = 0.25;
+  f.gather_exposed_seconds = 0.125;
   f.stream_ended_us = 1ull << 60;
   f.bytes_in = 3;
   f.device_bytes_peak = 9;

@@ -119,7 +119,7 @@ class RandomPlan {
   }
   Rehearsal rehearsal(const JobPlan& plan) {
     return {static_cast<Role>(below(4)), below(plan.segment.world_size),
-            static_cast<Step>(random_()), static_cast<RehearsePhase>(below(9)),
+            static_cast<Step>(random_()), static_cast<RehearsePhase>(below(10)),
             below(plan.segment.world_size)};
   }
 
@@ -308,6 +308,7 @@ TEST(JobPlan, NamesComeBackAndStrangersDoNot) {
   round_trip(RehearsePhase::kBetweenSteps);
   round_trip(RehearsePhase::kPrepared);
   round_trip(RehearsePhase::kAnswered);
+  round_trip(RehearsePhase::kGather);
   round_trip(Role::kTrainer);
   round_trip(InitKind::kOnes);
 }

@@ -97,7 +97,7 @@ void expect_sound(const Json& rank) {
   for (const char* key :
        {"bytes_in", "bytes_out", "stream_seconds", "in_bytes_per_second", "out_bytes_per_second",
         "floor_bytes_per_second", "of_floor", "first_window_seconds", "kernel_seconds",
-        "cpu_seconds", "staging_bytes", "device_bytes_peak"}) {
+        "cpu_seconds", "gather_exposed_seconds", "staging_bytes", "device_bytes_peak"}) {
     ASSERT_TRUE(rank.contains(key)) << key;
     EXPECT_GT(rank[key].get<double>(), 0) << key;
   }
