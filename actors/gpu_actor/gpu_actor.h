@@ -54,6 +54,8 @@ class GpuActor final : public PipelinePort {
   bool sums_are_sound(Step step) const;
   void begin_sums_check(Step step);
   void check_sums_some();
+  void save_at_end();
+  Status drain_at_end();
   void save_shards_at_end();
   void on_save_resident(Step step);
   void save_resident_some();

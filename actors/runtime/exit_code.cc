@@ -51,7 +51,7 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kOk:
       return "done as asked";
     case ExitCode::kInternal:
-      return "a defect of Optlease; report the last lines of the log";
+      return "a defect of Optlease, or a GPU that failed; the last lines of the log say which";
     case ExitCode::kUsage:
       return "wrong command line; see --help";
     case ExitCode::kBadConfiguration:
