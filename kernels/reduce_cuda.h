@@ -1,10 +1,10 @@
 // The element-wise work of kernels/reduce_cpu.h and kernels/random.h on the GPU: the FP32 sum of
-// gradient shards in a fixed order, the norm's block sums, synthetic gradients. The first is for the
-// CUDA device's collectives, the others are for its gradient math. Every function enqueues on
+// gradient shards in a fixed order, the norm's block sums, synthetic gradients. The first is for
+// the CUDA device's collectives, the others are for its gradient math. Every function enqueues on
 // `stream` of the current device and returns at once; it allocates nothing. Pointers are the
 // device's; those that are 16-byte aligned are read and written 16 bytes at a time, others element
-// by element. The bits are those of the CPU functions of the same name, but for the payload of a NaN
-// that an addition or multiplication makes.
+// by element. The bits are those of the CPU functions of the same name, but for the payload of a
+// NaN that an addition or multiplication makes.
 #pragma once
 
 #include <cuda_runtime_api.h>

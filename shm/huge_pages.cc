@@ -56,8 +56,8 @@ int collapse(void* base, uint64_t bytes) {
 void HugePages::add(const HugePages& piece) {
   bytes += piece.bytes;
   if (refusal == 0) refusal = piece.refusal;
-  no_more = no_more || piece.refusal == ENOMEM || piece.refusal == EINVAL ||
-            piece.refusal == EOPNOTSUPP;
+  no_more =
+      no_more || piece.refusal == ENOMEM || piece.refusal == EINVAL || piece.refusal == EOPNOTSUPP;
 }
 
 HugePages fill_with_huge_pages(int fd, uint64_t offset, uint64_t bytes) {

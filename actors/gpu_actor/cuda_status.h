@@ -17,9 +17,9 @@ inline std::string cuda_words(cudaError_t error) {
                 static_cast<int>(error));
 }
 
-// NoSpace: the GPU's or the host's memory is too small. Unsupported: no GPU, or none that this build
-// or driver can use. Internal: CUDA has failed in this process, and only its successor can go on.
-// `call` with its numbers; `advice` may be empty.
+// NoSpace: the GPU's or the host's memory is too small. Unsupported: no GPU, or none that this
+// build or driver can use. Internal: CUDA has failed in this process, and only its successor can go
+// on. `call` with its numbers; `advice` may be empty.
 inline Status cuda_status(cudaError_t error, const std::string& call, const char* advice = "") {
   if (error == cudaSuccess) return Status::ok();
   (void)cudaGetLastError();

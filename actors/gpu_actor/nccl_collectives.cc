@@ -145,8 +145,8 @@ Status NcclCollectives::join_epoch(uint64_t timeout_ms) {
   return group_->connect(gpu_);
 }
 
-// Nothing of an earlier epoch may touch memory once a later one uses it. Whether this rank can go on
-// is found out whatever becomes of the epoch meanwhile: its peers only wait for it.
+// Nothing of an earlier epoch may touch memory once a later one uses it. Whether this rank can go
+// on is found out whatever becomes of the epoch meanwhile: its peers only wait for it.
 Status NcclCollectives::await_teardown() {
   while (true) {
     const Status ended = teardown_.wait(kTeardownLookMs);

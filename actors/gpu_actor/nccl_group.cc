@@ -99,9 +99,8 @@ Status NcclGroup::connect(const GpuUuid& gpu) {
   if (!id) return id.status();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const ncclResult_t begun =
-      nccl_->comm_init_rank_config(&comm_, static_cast<int>(place.world), id.value(),
-                                   static_cast<int>(place.rank), &config);
+  const ncclResult_t begun = nccl_->comm_init_rank_config(
+      &comm_, static_cast<int>(place.world), id.value(), static_cast<int>(place.rank), &config);
   OPTLEASE_TRY(nccl_status(*nccl_, begun, "ncclCommInitRankConfig", comm_));
   OPTLEASE_TRY(poll(kLookAtGpu, "connecting the group, in NCCL",
                     [&] { return is_settled("ncclCommInitRankConfig"); }));

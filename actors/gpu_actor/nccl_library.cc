@@ -27,10 +27,9 @@ Status nccl_status(const NcclLibrary& nccl, ncclResult_t result, const std::stri
   if (result == ncclSuccess || result == ncclInProgress) return Status::ok();
   const char* detail = nccl.get_last_error(comm);
   const bool has_detail = detail != nullptr && *detail != 0;
-  return {
-      result == ncclRemoteError ? StatusCode::kPeerLost : StatusCode::kIo,
-      format("%s: %s%s%s (NCCL_DEBUG=WARN says more)", call.c_str(), nccl.get_error_string(result),
-             has_detail ? ": " : "", has_detail ? detail : "")};
+  return {result == ncclRemoteError ? StatusCode::kPeerLost : StatusCode::kIo,
+          format("%s: %s%s%s (NCCL_DEBUG=WARN says more)", call.c_str(),
+                 nccl.get_error_string(result), has_detail ? ": " : "", has_detail ? detail : "")};
 }
 
 Result<const NcclLibrary*> nccl_library() {

@@ -1,6 +1,6 @@
 // NCCL's functions that the collectives call, found at run time: a build with CUDA starts, and runs
-// its jobs on the CPU or on one GPU, where no NCCL is installed. And what NCCL answers, as a Status.
-// Used by nccl_*.cc alone, by ranks that have peers.
+// its jobs on the CPU or on one GPU, where no NCCL is installed. And what NCCL answers, as a
+// Status. Used by nccl_*.cc alone, by ranks that have peers.
 #pragma once
 
 #include <nccl.h>
@@ -30,7 +30,8 @@ struct NcclLibrary {
 Result<const NcclLibrary*> nccl_library();
 
 // Numbers as ncclGetVersion has them. Unsupported: another major version than the headers this was
-// compiled with, whose structures differ, or older than 2.19, the oldest that this use was made for.
+// compiled with, whose structures differ, or older than 2.19, the oldest that this use was made
+// for.
 Status check_nccl_version(int compiled, int found);
 
 // Ok for success and for what is in progress. PeerLost where NCCL blames another rank, else Io: the

@@ -64,7 +64,8 @@ bool NcclTeardown::finished() { return wait(0).is_ok(); }
 
 uint64_t NcclTeardown::running_ms() const {
   if (!work_ || !work_->thread.joinable()) return 0;
-  const auto running = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - work_->started);
+  const auto running =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - work_->started);
   return static_cast<uint64_t>(running.count());
 }
 

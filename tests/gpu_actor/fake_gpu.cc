@@ -92,7 +92,7 @@ using optlease::fake::fate;
 using optlease::fake::Guard;
 using optlease::fake::world;
 
-#define RETURN_IF_FAILING(call)                                  \
+#define RETURN_IF_FAILING(call) \
   if (const cudaError_t failed = fate(call); failed != cudaSuccess) return failed
 
 extern "C" {

@@ -36,8 +36,8 @@ Status call_until_failure(Collectives* group, const ShardMap& map, uint32_t rank
     const Step step = 100 + call / 3;
     Status status;
     if (call % 3 == 0) {
-      status = group->reduce_scatter(
-          {{step, 0}, &map, needs, DType::kBF16, grads.data(), shard.data()});
+      status =
+          group->reduce_scatter({{step, 0}, &map, needs, DType::kBF16, grads.data(), shard.data()});
     } else if (call % 3 == 1) {
       status = group->all_gather({{step, 0}, &map, needs, DType::kBF16, params.data()});
     } else {

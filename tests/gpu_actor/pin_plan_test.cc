@@ -72,8 +72,8 @@ TEST(PinPlan, GivesASlotLargerThanAPieceOneOfItsOwn) {
   EXPECT_EQ(pieces[0], (PinPiece{2, 1}));
 }
 
-// Two slots of 1.5 GiB: no registration is of more than 256 MiB, and the slot that is wanted first is
-// pinned first, in small pieces.
+// Two slots of 1.5 GiB: no registration is of more than 256 MiB, and the slot that is wanted first
+// is pinned first, in small pieces.
 TEST(PinPlan, CutsSlotsThatAreLargerThanAPieceMayBe) {
   const uint64_t slot = (1536ull << 20) + 4096;
   const HostMemory memory{nullptr, slot, 2, {1, 0}};
