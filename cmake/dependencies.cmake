@@ -43,8 +43,15 @@ if(OPTLEASE_CUDA)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-    # Between GPUs; actors/gpu_actor/nccl_*.cc only.
-    find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+    # Between GPUs; actors/gpu_actor/nccl_*.cc only. The header is needed; the library (2.19 or later,
+    # of the header's major version) is loaded at run time by ranks that have peers, from where the
+    # loader looks or else from where it is found now: programs start without it.
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+    find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+    set(OPTLEASE_NCCL_FOUND_AT "")
+    if(NCCL_LIBRARY)
+      get_filename_component(nccl_folder "${NCCL_LIBRARY}" DIRECTORY)
+      set(OPTLEASE_NCCL_FOUND_AT "${nccl_folder}/libnccl.so.2")
+    endif()
   endif()
 endif()

@@ -100,47 +100,6 @@ cudaError_t launch_sum(float* out, const ShardInputs& inputs, DType dtype, uint6
   return cudaErrorInvalidValue;
 }
 
-template <DType kDType>
-__global__ void narrow_packs(uint4* out, const float4* in, uint64_t packs) {
-  constexpr uint32_t kElements = kPackElements<kDType>;
-  for (uint64_t p = first_item(); p < packs; p += item_stride()) {
-    float values[kElements];
-#pragma unroll
-    for (uint32_t i = 0; i < kElements / 4; ++i) {
-      const float4 four = in[p * (kElements / 4) + i];
-      values[4 * i] = four.x;
-      values[4 * i + 1] = four.y;
-      values[4 * i + 2] = four.z;
-      values[4 * i + 3] = four.w;
-    }
-    out[p] = pack_of<kDType>(values);
-  }
-}
-
-template <DType kDType>
-__global__ void narrow_elements(Stored<kDType>* out, const float* in, uint64_t begin,
-                                uint64_t end) {
-  for (uint64_t i = begin + first_item(); i < end; i += item_stride()) {
-    out[i] = Format<kDType>::store(in[i]);
-  }
-}
-
-template <DType kDType>
-cudaError_t launch_narrow(void* out, const float* in, uint64_t elements, cudaStream_t stream) {
-  const bool aligned = is_pack_aligned(out) && is_pack_aligned(in);
-  const uint64_t packs = aligned ? elements / kPackElements<kDType> : 0;
-  const uint64_t rest = packs * kPackElements<kDType>;
-  if (packs > 0) {
-    narrow_packs<kDType><<<grid_for(packs, kThreads), kThreads, 0, stream>>>(
-        static_cast<uint4*>(out), reinterpret_cast<const float4*>(in), packs);
-  }
-  if (rest < elements) {
-    narrow_elements<kDType><<<grid_for(elements - rest, kThreads), kThreads, 0, stream>>>(
-        static_cast<Stored<kDType>*>(out), in, rest, elements);
-  }
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t sum_shards_cuda(float* out, const void* const* inputs, uint32_t input_count,
@@ -158,25 +117,6 @@ cudaError_t sum_shards_cuda(float* out, const void* const* inputs, uint32_t inpu
   return cudaSuccess;
 }
 
-cudaError_t convert_to_f32_cuda(float* out, const void* in, DType dtype, uint64_t elements,
-                                cudaStream_t stream) {
-  return sum_shards_cuda(out, &in, 1, dtype, elements, stream);
-}
-
-cudaError_t convert_from_f32_cuda(void* out, const float* in, DType dtype, uint64_t elements,
-                                  cudaStream_t stream) {
-  if (elements == 0) return cudaSuccess;
-  switch (dtype) {
-    case DType::kF32:
-      return launch_narrow<DType::kF32>(out, in, elements, stream);
-    case DType::kBF16:
-      return launch_narrow<DType::kBF16>(out, in, elements, stream);
-    case DType::kF16:
-      return launch_narrow<DType::kF16>(out, in, elements, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 cudaError_t preload_reduce_cuda() {
   const void* const kernels[] = {
       reinterpret_cast<const void*>(sum_packs<DType::kF32>),
@@ -185,12 +125,6 @@ cudaError_t preload_reduce_cuda() {
       reinterpret_cast<const void*>(sum_elements<DType::kF32>),
       reinterpret_cast<const void*>(sum_elements<DType::kBF16>),
       reinterpret_cast<const void*>(sum_elements<DType::kF16>),
-      reinterpret_cast<const void*>(narrow_packs<DType::kF32>),
-      reinterpret_cast<const void*>(narrow_packs<DType::kBF16>),
-      reinterpret_cast<const void*>(narrow_packs<DType::kF16>),
-      reinterpret_cast<const void*>(narrow_elements<DType::kF32>),
-      reinterpret_cast<const void*>(narrow_elements<DType::kBF16>),
-      reinterpret_cast<const void*>(narrow_elements<DType::kF16>),
   };
   for (const void* kernel : kernels) {
     cudaFuncAttributes attributes;

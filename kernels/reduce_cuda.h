@@ -1,10 +1,10 @@
 // The element-wise work of kernels/reduce_cpu.h and kernels/random.h on the GPU: the FP32 sum of
-// gradient shards in a fixed order, the norm's block sums, conversions, synthetic gradients and
-// seeded initial values. Used by the CUDA device's collectives and gradient math. Every function
-// enqueues on `stream` of the current device and returns at once; it allocates nothing. Pointers
-// are the device's; those that are 16-byte aligned are read and written 16 bytes at a time, others
-// element by element. The bits are those of the CPU functions of the same name, but for the payload
-// of a NaN that an addition or multiplication makes.
+// gradient shards in a fixed order, the norm's block sums, synthetic gradients. The first is for
+// the CUDA device's collectives, the others are for its gradient math. Every function enqueues on
+// `stream` of the current device and returns at once; it allocates nothing. Pointers are the
+// device's; those that are 16-byte aligned are read and written 16 bytes at a time, others element
+// by element. The bits are those of the CPU functions of the same name, but for the payload of a
+// NaN that an addition or multiplication makes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,21 +27,14 @@ cudaError_t grad_block_sums_cuda(double* sums, uint64_t* nonfinite, const float*
                                  uint64_t first_element, uint64_t elements, float pre_scale,
                                  const GradSums& into, cudaStream_t stream);
 
-cudaError_t convert_to_f32_cuda(float* out, const void* in, DType dtype, uint64_t elements,
-                                cudaStream_t stream);
-cudaError_t convert_from_f32_cuda(void* out, const float* in, DType dtype, uint64_t elements,
-                                  cudaStream_t stream);
-
 cudaError_t fill_synthetic_gradient_cuda(void* out, DType dtype, uint64_t seed, int64_t step,
                                          uint32_t rank, uint32_t space, uint64_t first_element,
                                          uint64_t elements, cudaStream_t stream);
-cudaError_t fill_normal_cuda(float* out, uint64_t seed, uint32_t space, uint64_t first_element,
-                             uint64_t elements, float standard_deviation, cudaStream_t stream);
 
 // Loads all of the above into the current device's context. Loading a kernel may wait for running
 // ones, so whoever runs kernels that wait for other processes calls this before the first of them.
 cudaError_t preload_reduce_cuda();
 cudaError_t preload_norm_cuda();    // grad_block_sums_cuda alone; part of the former
-cudaError_t preload_random_cuda();  // the fills alone; the same
+cudaError_t preload_random_cuda();  // the fill alone; the same
 
 }  // namespace optlease

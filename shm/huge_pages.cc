@@ -51,6 +51,15 @@ int collapse(void* base, uint64_t bytes) {
 
 }  // namespace
 
+// A kernel without them, a file that cannot have them, or no memory left in one piece. All else (a
+// page in somebody's hands at that moment, say) is one piece's own trouble.
+void HugePages::add(const HugePages& piece) {
+  bytes += piece.bytes;
+  if (refusal == 0) refusal = piece.refusal;
+  no_more =
+      no_more || piece.refusal == ENOMEM || piece.refusal == EINVAL || piece.refusal == EOPNOTSUPP;
+}
+
 HugePages fill_with_huge_pages(int fd, uint64_t offset, uint64_t bytes) {
   const uint64_t first = align_up(offset, kHugePageBytes);
   const uint64_t end = (offset + bytes) / kHugePageBytes * kHugePageBytes;
@@ -79,7 +88,7 @@ std::string huge_pages_text(const HugePages& got, uint64_t bytes) {
       format("%llu of %llu bytes lie in 2 MiB pages", static_cast<unsigned long long>(got.bytes),
              static_cast<unsigned long long>(bytes));
   if (got.refusal == 0) return text;
-  return text + format(" (the kernel gives no more: %s); the rest takes longer to map and to pin",
+  return text + format(" (the kernel gave no more: %s); the rest takes longer to map and to pin",
                        ::strerror(got.refusal));
 }
 

@@ -23,11 +23,7 @@ int reserve_piece(int fd, uint64_t offset, uint64_t bytes, HugePages* pages) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  if (pages->refusal == 0) {
-    const HugePages piece = fill_with_huge_pages(fd, offset, bytes);
-    pages->bytes += piece.bytes;
-    pages->refusal = piece.refusal;
-  }
+  if (!pages->no_more) pages->add(fill_with_huge_pages(fd, offset, bytes));
   // Takes what is still missing, all of it where there are no large pages.
   int error = EINTR;
   while (error == EINTR) {

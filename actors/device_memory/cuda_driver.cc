@@ -87,7 +87,7 @@ Status driver_status(const CudaDriver& driver, CUresult result, const std::strin
   const char* sentence = nullptr;
   if (driver.get_error_name(result, &name) != CUDA_SUCCESS) name = "an unknown error";
   if (driver.get_error_string(result, &sentence) != CUDA_SUCCESS) sentence = "no description";
-  StatusCode code = StatusCode::kIo;
+  StatusCode code = StatusCode::kInternal;
   if (result == CUDA_ERROR_OUT_OF_MEMORY) code = StatusCode::kNoSpace;
   if (result == CUDA_ERROR_INVALID_VALUE) code = StatusCode::kInvalidArgument;
   if (result == CUDA_ERROR_NOT_SUPPORTED) code = StatusCode::kUnsupported;

@@ -43,7 +43,8 @@ struct CudaDriver {
 // too old a driver. It lives until the process ends.
 Result<const CudaDriver*> cuda_driver();
 
-// Ok for CUDA_SUCCESS; else "<what>: <name> (<sentence>)". Out of memory is NoSpace.
+// Ok for CUDA_SUCCESS; else "<what>: <name> (<sentence>)". Out of memory is NoSpace; what no other
+// code fits is Internal: CUDA has failed in this process (as cuda_status.h of the actor has it).
 Status driver_status(const CudaDriver& driver, CUresult result, const std::string& what);
 
 }  // namespace optlease

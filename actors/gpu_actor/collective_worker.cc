@@ -42,7 +42,9 @@ CollectiveWorker::~CollectiveWorker() {
   }
   more_.notify_all();
   abort(UINT64_MAX);
+  math_->stop();
   thread_.join();
+  collectives_.reset();  // before the math frees memory: that waits for all of the device
 }
 
 void CollectiveWorker::abort(uint64_t group_epoch) {

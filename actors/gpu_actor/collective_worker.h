@@ -48,7 +48,7 @@ class CollectiveWorker {
   CollectiveWorker(const JobPlan& plan, Rank rank, RankBuffers& buffers,
                    std::unique_ptr<Collectives> collectives, std::unique_ptr<GradientMath> math,
                    int completion_fd);
-  ~CollectiveWorker();  // aborts every group, drops what is queued, joins
+  ~CollectiveWorker();  // aborts every group, drops what is queued, stops the math, joins
 
   void connect(uint64_t group_epoch);
   void abort(uint64_t group_epoch);

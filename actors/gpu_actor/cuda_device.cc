@@ -8,7 +8,9 @@
 #include <cstring>
 
 #include "actors/gpu_actor/cuda_status.h"
-#include "actors/runtime/log.h"
+#include "actors/gpu_actor/cuda_wait.h"
+#include "actors/gpu_actor/leave_process.h"
+#include "actors/runtime/clock.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
@@ -28,8 +30,8 @@ void wake(void* fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> CudaDevice::create(Rank rank) {
-  std::unique_ptr<CudaDevice> device(new CudaDevice);
+Result<std::unique_ptr<Device>> CudaDevice::create(Rank rank, const CudaDeviceOptions& options) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(options));
   OPTLEASE_TRY(device->open(rank));
   return std::unique_ptr<Device>(std::move(device));
 }
@@ -52,6 +54,10 @@ Status CudaDevice::open(Rank rank) {
       cuda_status(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, ordinal),
                   "cudaDeviceGetAttribute" + which));
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
+  char address[32] = {};
+  OPTLEASE_TRY(cuda_status(cudaDeviceGetPCIBusId(address, sizeof address, ordinal),
+                           "cudaDeviceGetPCIBusId" + which));
+  pci_address_ = address;
   OPTLEASE_TRY(cuda_status(preload_adam_cuda(), "loading the update kernels" + which,
                            "this build has code for compute capability 8.0, 9.0 and 10.0"));
   OPTLEASE_TRY(open_streams());
@@ -90,12 +96,23 @@ Status CudaDevice::open_memory() {
   return Status::ok();
 }
 
-CudaDevice::~CudaDevice() {
+// What the driver has not finished calls functions of this object and copies from and to memory
+// that its owners are about to unmap.
+Status CudaDevice::finish() {
+  OPTLEASE_TRY(failure_);
+  const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(options_.finish_ms));
   for (Stream& stream : streams_) {
     for (cudaStream_t open : {stream.work, stream.news}) {
-      if (open != nullptr) (void)cudaStreamSynchronize(open);
+      if (open == nullptr) continue;
+      const auto left = static_cast<uint64_t>(deadline.remaining_ms());
+      OPTLEASE_TRY(wait_for_stream(open, left, "the end of what is enqueued"));
     }
   }
+  return Status::ok();
+}
+
+CudaDevice::~CudaDevice() {
+  if (const Status finished = finish(); !finished.is_ok()) leave_process(finished);
   arena_.reset();
   for (Stream& stream : streams_) {
     for (cudaEvent_t event : stream.recorded) (void)cudaEventDestroy(event);
@@ -148,7 +165,7 @@ Status CudaDevice::adopt_host_memory(const HostMemory& memory) {
                                                  static_cast<unsigned long long>(memory.slot_bytes),
                                                  static_cast<void*>(memory.base))};
   }
-  arena_ = std::make_unique<PinnedArena>(memory, device_, PinLimits{});
+  arena_ = std::make_unique<PinnedArena>(memory, device_, options_.pins);
   return Status::ok();
 }
 
@@ -173,19 +190,32 @@ void CudaDevice::copy(StreamKind kind, void* destination, const void* source, ui
   if (bytes == 0 || !failure_.is_ok()) return;
   const bool in = kind == StreamKind::kCopyIn;
   (in ? counters_.bytes_in : counters_.bytes_out) += bytes;
-  const void* host = in ? source : destination;
+  char* to = static_cast<char*>(destination);
+  const char* from = static_cast<const char*>(source);
+  // A slot that is larger than a pinned piece is several of them.
+  for (uint64_t done = 0; done < bytes;) {
+    const char* host = (in ? from : to) + done;
+    const uint64_t left = bytes - done;
+    const uint64_t part = arena_ == nullptr ? left : arena_->in_one_piece(host, left);
+    copy_piece(kind, to + done, from + done, part);
+    done += part;
+  }
+}
+
+void CudaDevice::copy_piece(StreamKind kind, char* destination, const char* source,
+                            uint64_t bytes) {
+  if (!failure_.is_ok()) return;
+  const bool in = kind == StreamKind::kCopyIn;
   const cudaStream_t stream = at(kind).work;
-  if (arena_ != nullptr && arena_->covers(host, bytes)) {
+  if (arena_ != nullptr && arena_->covers(in ? source : destination, bytes)) {
     works(cudaMemcpyAsync(destination, source, bytes,
                           in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream),
           in ? "cudaMemcpyAsync to the GPU" : "cudaMemcpyAsync from the GPU");
     return;
   }
   counters_.bounced_bytes += bytes;
-  char* to = static_cast<char*>(destination);
-  const char* from = static_cast<const char*>(source);
-  works(in ? bounce_in_.copy_in(stream, host_calls_, to, from, bytes)
-           : bounce_out_.copy_out(stream, host_calls_, to, from, bytes),
+  works(in ? bounce_in_.copy_in(stream, host_calls_, destination, source, bytes)
+           : bounce_out_.copy_out(stream, host_calls_, destination, source, bytes),
         "a copy through the bounce buffer");
 }
 
@@ -272,11 +302,8 @@ bool CudaDevice::reached(Ticket ticket) {
 
 void CudaDevice::look(Stream& stream) {
   while (failure_.is_ok() && !stream.recorded.empty()) {
-    const cudaError_t error = cudaEventQuery(stream.recorded.front());
-    if (error == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // or the next launch would report it
-      return;
-    }
+    const cudaError_t error = query_event(stream.recorded.front());
+    if (error == cudaErrorNotReady) return;
     if (!works(error, "cudaEventQuery")) return;
     spare_events_.push_back(stream.recorded.front());
     stream.recorded.pop_front();

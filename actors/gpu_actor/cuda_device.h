@@ -1,7 +1,9 @@
 // The CUDA device: staging in one allocation of HBM, three non-blocking streams, one kernel launch
 // a chunk. Copy streams carry copies and events only, so that they stay busy back to back: news of
-// reached tickets travels on streams of its own. Everything is made once; no call waits for the
-// GPU, the destructor drains it. Used by the actor through Device only.
+// reached tickets travels on streams of its own. All is made at the start, but for events where
+// more tickets are under way than were foreseen. No call waits for the GPU; the destructor does,
+// for a while, and ends the process where the GPU does not answer or has failed (leave_process.h).
+// Used by the actor through Device only.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,6 +11,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "actors/gpu_actor/device.h"
@@ -19,9 +22,14 @@
 
 namespace optlease {
 
+struct CudaDeviceOptions {
+  PinLimits pins;
+  uint64_t finish_ms = 10'000;  // how long the destructor waits for what is enqueued
+};
+
 class CudaDevice final : public Device {
  public:
-  static Result<std::unique_ptr<Device>> create(Rank rank);
+  static Result<std::unique_ptr<Device>> create(Rank rank, const CudaDeviceOptions& options = {});
   ~CudaDevice() override;  // finishes what is enqueued
 
   const char* name() const override { return "cuda"; }
@@ -44,6 +52,7 @@ class CudaDevice final : public Device {
   DeviceCounters counters() const override { return counters_; }
   DeviceMemoryUse memory_use() const override;
   Status failure() const override { return failure_; }
+  std::string pci_address() const override { return pci_address_; }
 
   // How far pinning is; all zero before adopt_host_memory.
   PinProgress pinning() const;
@@ -63,10 +72,12 @@ class CudaDevice final : public Device {
     ChunkSums* into;
   };
 
-  CudaDevice() = default;
+  explicit CudaDevice(const CudaDeviceOptions& options) : options_(options) {}
   Status open(Rank rank);
   Status open_streams();
   Status open_memory();
+  Status finish();
+  void copy_piece(StreamKind kind, char* destination, const char* source, uint64_t bytes);
   void look(Stream& stream);
   void deliver_sums();
   AdamCudaResult* await(ChunkSums* sums);
@@ -74,7 +85,9 @@ class CudaDevice final : public Device {
   bool works(cudaError_t error, const char* call);
   Stream& at(StreamKind kind) { return streams_[static_cast<size_t>(kind)]; }
 
+  const CudaDeviceOptions options_;
   int device_ = -1;
+  std::string pci_address_;
   uint32_t multiprocessors_ = 0;
   int completion_fd_ = -1;
   std::array<Stream, kStreamCount> streams_;

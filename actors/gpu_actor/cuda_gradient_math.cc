@@ -1,9 +1,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 
+#include "actors/gpu_actor/cuda_status.h"
 #include "actors/gpu_actor/cuda_wait.h"
 #include "actors/gpu_actor/gradient_math.h"
+#include "actors/gpu_actor/leave_process.h"
 #include "kernels/reduce_cuda.h"
 
 namespace optlease {
@@ -13,6 +16,7 @@ constexpr uint64_t kStagingBytes = 4u << 20;
 constexpr uint64_t kBlockSumsMax = 64u << 10;  // of one launch: 256 Mi elements
 // Of work that takes milliseconds; a GPU that needs longer does not answer any more.
 constexpr uint64_t kTimeoutMs = 60000;
+constexpr uint64_t kLastWaitMs = 2000;  // when the process ends anyway
 
 constexpr uint64_t kChunkSumsMax = 64u << 10;
 
@@ -36,6 +40,7 @@ class CudaGradientMath final : public GradientMath {
   Status put(void* out, const void* host, uint64_t bytes) override;
   Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
                           float pre_scale, const GradSums& into) override;
+  void stop() override { stopped_ = true; }
 
  private:
   Status finish(const char* what);
@@ -43,6 +48,7 @@ class CudaGradientMath final : public GradientMath {
                         float pre_scale, const GradSums& into, GradStats* total);
 
   const int device_;
+  std::atomic<bool> stopped_{false};
   cudaStream_t stream_ = nullptr;
   cudaEvent_t done_ = nullptr;
   std::byte* staging_ = nullptr;  // pinned
@@ -69,6 +75,11 @@ uint64_t chunks_touched(const GradSums& into, uint64_t elements) {
 
 CudaGradientMath::~CudaGradientMath() {
   (void)cudaSetDevice(device_);
+  // Freeing waits for the GPU, for ever where it hangs.
+  if (stream_ != nullptr) {
+    const Status idle = wait_for_stream(stream_, kLastWaitMs, "the end of the gradients' work");
+    if (!idle.is_ok()) leave_process(idle);
+  }
   if (done_ != nullptr) (void)cudaEventDestroy(done_);
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
   if (staging_ != nullptr) (void)cudaFreeHost(staging_);
@@ -93,7 +104,7 @@ Status CudaGradientMath::open() {
 
 Status CudaGradientMath::finish(const char* what) {
   OPTLEASE_CUDA_TRY(cudaEventRecord(done_, stream_));
-  return wait_for_event(done_, kTimeoutMs, what);
+  return wait_for_event(done_, kTimeoutMs, what, &stopped_);
 }
 
 Status CudaGradientMath::fill_synthetic(void* out, DType dtype, const SyntheticKey& key,

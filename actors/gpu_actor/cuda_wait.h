@@ -1,10 +1,11 @@
 // Waiting for the GPU without trusting it: polls with a short sleep instead of a blocking
-// synchronisation, so that a deadline and a reason to stop are always heard. Used on the collective
-// worker's thread by the CUDA collectives and gradient math; never on the actor's own thread.
+// synchronisation, so that a deadline and a reason to stop are always heard. Used by the CUDA
+// collectives and gradient math on the collective worker's thread, and where a device ends.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -12,16 +13,6 @@
 #include "shm/contract/status.h"
 
 namespace optlease {
-
-// cuda_status() with Internal instead of Io: a process whose context has failed only ends.
-Status cuda_failure(cudaError_t error, const std::string& call);
-
-#define OPTLEASE_CUDA_TRY(expression)                                \
-  do {                                                               \
-    const cudaError_t cuda_error_here = (expression);                \
-    if (cuda_error_here != cudaSuccess)                              \
-      return ::optlease::cuda_failure(cuda_error_here, #expression); \
-  } while (false)
 
 // One wait: busy for the first moment, because most waits are short, then asleep between looks.
 class PatientLoop {
@@ -37,7 +28,10 @@ class PatientLoop {
   Clock::time_point started_;
 };
 
-// Until everything before `event` is done. Internal, with `what` and the time, where it never is.
-Status wait_for_event(cudaEvent_t event, uint64_t timeout_ms, const char* what);
+// Until everything before `event`, or in `stream`, is done. Internal, with `what` and the time,
+// where it never is; Cancelled once `*stop` is true (null: nobody stops it).
+Status wait_for_event(cudaEvent_t event, uint64_t timeout_ms, const char* what,
+                      const std::atomic<bool>* stop = nullptr);
+Status wait_for_stream(cudaStream_t stream, uint64_t timeout_ms, const char* what);
 
 }  // namespace optlease

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/adam_cpu.h"
@@ -94,13 +95,17 @@ class Device {
   // The first thing that went wrong on the device. Nothing is reached any more after that, and
   // nothing that was enqueued may be trusted: the process ends and its successor begins anew.
   virtual Status failure() const = 0;
+  // "0000:3b:00.0", as CUDA writes it; empty where it is no PCI device.
+  virtual std::string pci_address() const { return {}; }
 };
 
 // What the CUDA driver reads from the environment when it makes a context; first thing in main,
-// before any thread. Eight hardware queues, the driver's own default: every stream that streams has
-// one, while each more costs the start and the teardown of a process (with 32 of them a successor
-// had its context 1.0 s after a kill, with 8 after 0.4 s). A trainer's setting, often 1, is not the
-// actor's.
+// before any thread. Eight hardware queues, the driver's own default: each more costs the start and
+// the teardown of a process (with 32 of them a successor had its context 1.0 s after a kill, with 8
+// after 0.4 s). The actor has more streams than that (six of the device, two of the collectives,
+// one of the gradient math, and NCCL's own), so some share a queue, and which ones is the driver's
+// choice: whatever is in one may wait for what came into it earlier. A trainer's setting, often 1,
+// is not the actor's.
 void prepare_device_environment();
 
 // `kind` is "cpu" or "cuda"; Unsupported, with words, for a device that this build or this machine

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "actors/gpu_actor/collective_parts.h"
+#include "actors/gpu_actor/end_of_life.h"
 #include "actors/gpu_actor/pin_plan.h"
 #include "actors/gpu_actor/predecessor.h"
 #include "actors/gpu_actor/start_times.h"
@@ -158,13 +159,7 @@ ExitCode GpuActor::run() {
   }
   if (pipeline_ != nullptr) pipeline_->abandon();
   if (*exit_code_ == ExitCode::kOk) say_last_words();
-  // In segments that went back in time, what is newer would pass for what belongs there.
-  if (window_->view().step_committed() >= machine_->committed()) {
-    save_shards_at_end();
-    save_resident_at_end();
-  } else {
-    log_error("the segments are older than this actor's state: nothing is saved in them");
-  }
+  if (saves_at_end(*exit_code_, told_to_end(), lifeline_.closed())) save_at_end();
   const auto log = *exit_code_ == ExitCode::kOk ? log_info : log_error;
   log("rank %u ends: %s", rank_.value, exit_reason_.c_str());
   return *exit_code_;

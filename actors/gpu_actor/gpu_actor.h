@@ -57,6 +57,8 @@ class GpuActor final : public PipelinePort {
   Status check_sums_at_start(Step step);
   void begin_sums_check(Step step);
   void check_sums_some();
+  void save_at_end();
+  Status drain_at_end();
   void save_shards_at_end();
   void on_save_resident(Step step);
   void save_resident_some();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "actors/gpu_actor/gpu_actor.h"
+#include "actors/gpu_actor/gpu_place.h"
 #include "actors/gpu_actor/predecessor.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
@@ -106,6 +107,10 @@ Status GpuActor::open_device() {
       full, successor, [&] { return make_device(plan_.device.c_str(), rank_); });
   if (!device.is_ok()) return device.status();
   device_ = std::move(device).value();
+  const std::vector<int64_t>& nodes = plan_.numa.nodes;
+  const int64_t node = rank_.value < nodes.size() ? nodes[rank_.value] : -1;
+  const std::string elsewhere = numa_mismatch(device_->pci_address(), node);
+  if (!elsewhere.empty()) log_warn("%s", elsewhere.c_str());
   OPTLEASE_TRY(open_step_log());
   return once_predecessor_is_gone(full, successor, [&] {
     return device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
@@ -254,10 +259,38 @@ void GpuActor::start_run(const NextAction& action) {
   pipeline_->advance(static_cast<uint64_t>(now_us()));
 }
 
+// What dies with the vault. A device whose streams do not end, or that has failed, is not asked for
+// anything: a copy from it would not come back.
+void GpuActor::save_at_end() {
+  if (!buffers_ || (!buffers_->can_save_shards() && buffers_->resident() == nullptr)) return;
+  // In segments that went back in time, what is newer would pass for what belongs there.
+  if (window_->view().step_committed() < machine_->committed()) {
+    return log_error("the segments are older than this actor's state: nothing is saved in them");
+  }
+  const Status drained = drain_at_end();
+  if (!drained.is_ok()) {
+    return log_error("nothing of what is on the device is saved: %s", drained.text().c_str());
+  }
+  save_shards_at_end();
+  save_resident_at_end();
+}
+
+Status GpuActor::drain_at_end() {
+  const Deadline deadline = Deadline::after_ms(kDrainMs);
+  while (!pipeline_->drained()) {
+    OPTLEASE_TRY(device_->failure());
+    if (deadline.passed()) {
+      return {StatusCode::kTimeout, format("its streams do not end within %d ms", kDrainMs)};
+    }
+    heartbeat();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return device_->failure();
+}
+
 // A step of which this rank has sent its record may be open before it hears so.
 void GpuActor::save_shards_at_end() {
-  if (!buffers_ || !buffers_->can_save_shards() || plan_.gradients.durable) return;
-  if (exit_code_ == ExitCode::kReplaced) return;  // the shards are the newer incarnation's
+  if (!buffers_->can_save_shards() || plan_.gradients.durable) return;
   const Step next = window_->view().step_committed() + 1;
   if (step_to_finish() == kNoStep && !(computed_ && computed_->step == next)) return;
   const Status saved = buffers_->save_shards(next);
@@ -292,24 +325,18 @@ void GpuActor::save_resident_some() {
   save_wanted_ = kNoStep;
 }
 
+// A piece at a time, so that whoever still listens sees this actor alive.
 void GpuActor::save_resident_at_end() {
-  ResidentArena* resident = buffers_ ? buffers_->resident() : nullptr;
-  // The slots are the newer incarnation's; or the device does what it will.
-  if (resident == nullptr || exit_code_ == ExitCode::kReplaced || pipeline_ == nullptr) return;
-  const Deadline deadline = Deadline::after_ms(kDrainMs);
-  while (!pipeline_->drained() && device_->failure().is_ok() && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  Status failed;
-  if (!pipeline_->drained()) failed = {StatusCode::kTimeout, "the device's streams do not end"};
+  ResidentArena* resident = buffers_->resident();
+  if (resident == nullptr) return;
   Result<bool> saved = false;
-  while (failed.is_ok() && !saved.value()) {
+  while (saved.is_ok() && !saved.value()) {
+    heartbeat();
     saved = resident->save_some(window_->view().step_committed(), buffers_->memory());
-    failed = saved.status();
   }
-  if (failed.is_ok()) return;
+  if (saved.is_ok()) return;
   log_error("the resident part of the state cannot be saved in %s: %s",
-            directory_.resident_segment(rank_).c_str(), failed.text().c_str());
+            directory_.resident_segment(rank_).c_str(), saved.status().text().c_str());
 }
 
 }  // namespace optlease

@@ -44,6 +44,10 @@ class GradientMath {
   // host memory.
   virtual Result<GradStats> stats(const float* shard, uint64_t first_element, uint64_t elements,
                                   float pre_scale, const GradSums& into) = 0;
+
+  // Calls under way that wait for a device return Cancelled, later ones too. Any thread; for the
+  // end of the process.
+  virtual void stop() {}
 };
 
 std::unique_ptr<GradientMath> make_cpu_gradient_math();

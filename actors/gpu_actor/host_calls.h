@@ -34,7 +34,6 @@ class BounceBuffer {
   BounceBuffer& operator=(const BounceBuffer&) = delete;
 
   cudaError_t allocate(uint64_t bytes);
-  uint64_t bytes() const { return bytes_; }
   cudaError_t copy_in(cudaStream_t stream, HostCalls& calls, char* device, const char* host,
                       uint64_t bytes);
   cudaError_t copy_out(cudaStream_t stream, HostCalls& calls, char* host, const char* device,

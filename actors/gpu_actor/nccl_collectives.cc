@@ -9,8 +9,9 @@
 #include <cstring>
 #include <vector>
 
-#include "actors/gpu_actor/cuda_wait.h"
+#include "actors/gpu_actor/cuda_status.h"
 #include "actors/gpu_actor/exchange_plan.h"
+#include "actors/gpu_actor/leave_process.h"
 #include "actors/gpu_actor/nccl_group.h"
 #include "actors/gpu_actor/nccl_teardown.h"
 #include "kernels/reduce_cuda.h"
@@ -28,6 +29,7 @@ constexpr uint64_t kSlotAlignBytes = 256;
 // How long a failed call waits for its communicator to end, so that nothing of it is under way
 // when it returns. The next connect() waits for the rest.
 constexpr uint64_t kTeardownWaitMs = 2000;
+static_assert(kTeardownWaitMs < NcclTeardown::kLongestMs);
 constexpr uint64_t kTeardownLookMs = 10;
 
 class NcclCollectives final : public Collectives {
@@ -49,7 +51,7 @@ class NcclCollectives final : public Collectives {
   bool is_aborted() const { return aborted_epoch_.load() >= group_epoch_; }
   Status check_connected() const;
   Status join_epoch(uint64_t timeout_ms);
-  Status await_teardown(uint64_t timeout_ms);
+  Status await_teardown();
   Status make_room(uint32_t world);
   Status end_call(Status status);
   void end_epoch();
@@ -91,8 +93,11 @@ class NcclCollectives final : public Collectives {
 
 NcclCollectives::~NcclCollectives() {
   end_epoch();
-  // Memory and streams that a communicator may still use are left to the end of the process.
-  if (!teardown_.wait(kTeardownWaitMs).is_ok()) return;
+  // Memory and streams that a communicator may still use are the process's to its end; and every
+  // call that frees memory of the device, anybody's, would wait for it.
+  Status ended = teardown_.wait(kTeardownLookMs);
+  while (!ended.is_ok() && !teardown_.is_stuck()) ended = teardown_.wait(kTeardownLookMs);
+  if (!ended.is_ok()) leave_process(Status(StatusCode::kInternal, ended.message()));
   (void)cudaSetDevice(options_.device);
   for (const cudaEvent_t event : received_)
     if (event != nullptr) (void)cudaEventDestroy(event);
@@ -137,24 +142,24 @@ Status NcclCollectives::connect(uint64_t group_epoch, Rank rank, uint32_t world,
 
 Status NcclCollectives::join_epoch(uint64_t timeout_ms) {
   OPTLEASE_CUDA_TRY(cudaSetDevice(options_.device));
-  OPTLEASE_TRY(await_teardown(timeout_ms));
+  OPTLEASE_TRY(await_teardown());
   if (world_ > 1) OPTLEASE_TRY(make_room(world_));
   const GroupPlace place{options_.group_directory, group_epoch_, rank_.value, world_};
   group_ = std::make_unique<NcclGroup>(place, timeout_ms, &aborted_epoch_);
   return group_->connect(gpu_);
 }
 
-// Nothing of an earlier epoch may touch memory once a later one uses it.
-Status NcclCollectives::await_teardown(uint64_t timeout_ms) {
-  Status ended;
-  for (uint64_t waited = 0; waited <= timeout_ms; waited += kTeardownLookMs) {
+// Nothing of an earlier epoch may touch memory once a later one uses it. Whether this rank can go
+// on is found out whatever becomes of the epoch meanwhile: its peers only wait for it.
+Status NcclCollectives::await_teardown() {
+  while (true) {
+    const Status ended = teardown_.wait(kTeardownLookMs);
+    if (teardown_.is_stuck()) return Status(StatusCode::kInternal, ended.message());
     OPTLEASE_TRY(check_connected());
-    ended = teardown_.wait(kTeardownLookMs);
     if (!ended.is_ok()) continue;
     const Status outcome = teardown_.outcome();
     return outcome.code() == StatusCode::kInternal ? outcome : Status::ok();
   }
-  return ended;
 }
 
 Status NcclCollectives::make_room(uint32_t world) {
@@ -204,7 +209,7 @@ Status NcclCollectives::end_call(Status status) {
   if (status.is_ok()) return status;
   broken_ = status;
   end_epoch();
-  (void)teardown_.wait(kTeardownWaitMs);
+  if (!teardown_.is_stuck()) (void)teardown_.wait(kTeardownWaitMs);
   return status;
 }
 

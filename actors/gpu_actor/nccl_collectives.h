@@ -6,7 +6,9 @@
 //
 // NCCL needs a GPU a rank: two ranks of one GPU are refused at connect() with Unsupported. Beside
 // the errors of collectives.h, Internal means that CUDA or NCCL failed in this process in a way
-// from which only a new process recovers.
+// from which only a new process recovers; one is an abort by NCCL that does not come back within
+// seconds. Nothing can be taken down around that one: the destructor then ends the process
+// (leave_process.h). NCCL itself is loaded where a world has several ranks (nccl_library.h).
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "actors/gpu_actor/cuda_status.h"
 #include "actors/gpu_actor/cuda_wait.h"
 
 namespace optlease {
@@ -29,15 +30,6 @@ NcclGroup::NcclGroup(const GroupPlace& place, uint64_t timeout_ms,
 Status NcclGroup::cancelled() const {
   return Status(StatusCode::kCancelled,
                 format("group epoch %llu was aborted", printable(rendezvous_.place().group_epoch)));
-}
-
-// Errors that are CUDA's show again, in the words of CUDA, when the streams are drained.
-Status NcclGroup::failure(const char* call, ncclResult_t result) const {
-  const char* detail = ncclGetLastError(comm_);
-  return Status(
-      result == ncclRemoteError ? StatusCode::kPeerLost : StatusCode::kIo,
-      format("%s: %s%s%s (NCCL_DEBUG=WARN says more)", call, ncclGetErrorString(result),
-             detail != nullptr && *detail != 0 ? ": " : "", detail != nullptr ? detail : ""));
 }
 
 Status NcclGroup::poll(std::chrono::microseconds sleep, const std::string& what,
@@ -88,8 +80,7 @@ Result<ncclUniqueId> NcclGroup::agree_on_id() {
   ncclUniqueId id;
   NcclIdBytes bytes;
   if (rendezvous_.place().rank == 0) {
-    const ncclResult_t result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess) return failure("ncclGetUniqueId", result);
+    OPTLEASE_TRY(nccl_status(*nccl_, nccl_->get_unique_id(&id), "ncclGetUniqueId", nullptr));
     std::memcpy(bytes.data(), &id, bytes.size());
     OPTLEASE_TRY(rendezvous_.publish_id(bytes));
     return id;
@@ -108,16 +99,18 @@ Result<ncclUniqueId> NcclGroup::agree_on_id() {
 Status NcclGroup::connect(const GpuUuid& gpu) {
   const GroupPlace& place = rendezvous_.place();
   if (place.world == 1) return Status::ok();
+  const Result<const NcclLibrary*> nccl = nccl_library();
+  if (!nccl) return nccl.status();
+  nccl_ = nccl.value();
   OPTLEASE_TRY(rendezvous_.announce(gpu));
   OPTLEASE_TRY(meet_peers());
   const Result<ncclUniqueId> id = agree_on_id();
   if (!id) return id.status();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const ncclResult_t result = ncclCommInitRankConfig(
+  const ncclResult_t begun = nccl_->comm_init_rank_config(
       &comm_, static_cast<int>(place.world), id.value(), static_cast<int>(place.rank), &config);
-  if (result != ncclSuccess && result != ncclInProgress)
-    return failure("ncclCommInitRankConfig", result);
+  OPTLEASE_TRY(nccl_status(*nccl_, begun, "ncclCommInitRankConfig", comm_));
   OPTLEASE_TRY(poll(kLookAtGpu, "connecting the group, in NCCL", nullptr,
                     [&] { return is_settled("ncclCommInitRankConfig"); }));
   if (place.rank == 0) remove_earlier_epochs(place);
@@ -127,9 +120,9 @@ Status NcclGroup::connect(const GpuUuid& gpu) {
 // Whether the communicator has taken what it was given.
 Result<bool> NcclGroup::is_settled(const char* call) {
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-  if (asked != ncclSuccess) return failure("ncclCommGetAsyncError", asked);
-  if (state != ncclSuccess && state != ncclInProgress) return failure(call, state);
+  const ncclResult_t asked = nccl_->comm_get_async_error(comm_, &state);
+  OPTLEASE_TRY(nccl_status(*nccl_, asked, "ncclCommGetAsyncError", comm_));
+  OPTLEASE_TRY(nccl_status(*nccl_, state, call, comm_));
   return state == ncclSuccess;
 }
 
@@ -137,21 +130,20 @@ Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t
                            const GatherFeed* feed) {
   if (transfers.empty()) return Status::ok();
   OPTLEASE_CHECK(comm_ != nullptr, "%zu transfers in a world of one", transfers.size());
-  const auto failed = [](ncclResult_t result) {
-    return result != ncclSuccess && result != ncclInProgress;
-  };
-  ncclResult_t first = ncclGroupStart();
-  if (failed(first)) return failure("ncclGroupStart", first);
+  OPTLEASE_TRY(nccl_status(*nccl_, nccl_->group_start(), "ncclGroupStart", comm_));
+  Status first;
   for (const NcclTransfer& transfer : transfers) {
     const auto peer = static_cast<int>(transfer.peer);
-    if (failed(first)) break;
-    first = transfer.is_receive
-                ? ncclRecv(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream)
-                : ncclSend(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream);
+    if (!first.is_ok()) break;
+    const ncclResult_t given =
+        transfer.is_receive
+            ? nccl_->recv(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream)
+            : nccl_->send(transfer.data, transfer.bytes, ncclInt8, peer, comm_, stream);
+    first = nccl_status(*nccl_, given, transfer.is_receive ? "ncclRecv" : "ncclSend", comm_);
   }
-  const ncclResult_t ended = ncclGroupEnd();  // even after a failure: the group is the thread's
-  if (failed(first)) return failure("ncclSend or ncclRecv", first);
-  if (failed(ended)) return failure("ncclGroupEnd", ended);
+  const ncclResult_t ended = nccl_->group_end();  // even after a failure: the group is the thread's
+  OPTLEASE_TRY(first);
+  OPTLEASE_TRY(nccl_status(*nccl_, ended, "ncclGroupEnd", comm_));
   // Only then is the work in the stream, and only then may an event come after it.
   return poll(look_at_gpu(feed), "enqueuing transfers", feed,
               [&] { return is_settled("ncclGroupEnd"); });
@@ -159,9 +151,9 @@ Status NcclGroup::exchange(std::span<const NcclTransfer> transfers, cudaStream_t
 
 Status NcclGroup::wait(cudaEvent_t event, const std::string& what, const GatherFeed* feed) {
   return poll(look_at_gpu(feed), what, feed, [&]() -> Result<bool> {
-    const cudaError_t state = cudaEventQuery(event);
+    const cudaError_t state = query_event(event);
     if (state == cudaSuccess) return true;
-    if (state != cudaErrorNotReady) return cuda_failure(state, what);
+    if (state != cudaErrorNotReady) return cuda_status(state, what);
     if (comm_ == nullptr) return false;
     const Result<bool> settled = is_settled("a transfer");
     if (!settled) return settled.status();

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "actors/gpu_actor/gather_feed.h"
+#include "actors/gpu_actor/nccl_library.h"
 #include "actors/gpu_actor/nccl_rendezvous.h"
 #include "shm/contract/status.h"
 
@@ -34,7 +35,8 @@ class NcclGroup {
   NcclGroup(const GroupPlace& place, uint64_t timeout_ms,
             const std::atomic<uint64_t>* aborted_epoch);
 
-  // Of the current device, whose id is `gpu`. A world of one has no communicator.
+  // Of the current device, whose id is `gpu`. A world of one has no communicator and needs no
+  // NCCL.
   Status connect(const GpuUuid& gpu);
 
   // Enqueues the transfers, which run together; returns when they are in the stream. Between any
@@ -55,12 +57,12 @@ class NcclGroup {
   Status meet_peers();
   Result<ncclUniqueId> agree_on_id();
   Result<bool> is_settled(const char* call);
-  Status failure(const char* call, ncclResult_t result) const;
   Status cancelled() const;
 
   NcclRendezvous rendezvous_;
   uint64_t timeout_ms_;
   const std::atomic<uint64_t>* aborted_epoch_;
+  const NcclLibrary* nccl_ = nullptr;  // once connect() has peers to meet
   ncclComm_t comm_ = nullptr;
 };
 

@@ -1,29 +1,30 @@
 #include "actors/gpu_actor/nccl_teardown.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
-#include "actors/gpu_actor/cuda_wait.h"
+#include "actors/gpu_actor/cuda_status.h"
+#include "actors/gpu_actor/nccl_library.h"
 
 namespace optlease {
 namespace {
 
-constexpr uint64_t kLastWaitMs = 5000;  // when the process ends anyway
+using Clock = std::chrono::steady_clock;
 
 Status abort_and_drain(int device, ncclComm_t comm, const std::array<cudaStream_t, 2>& streams) {
   OPTLEASE_CUDA_TRY(cudaSetDevice(device));
   Status status;
   if (comm != nullptr) {
-    const ncclResult_t result = ncclCommAbort(comm);
-    if (result != ncclSuccess)
-      status =
-          Status(StatusCode::kInternal, format("ncclCommAbort: %s", ncclGetErrorString(result)));
+    const NcclLibrary& nccl = *nccl_library().value();  // it made the communicator
+    const Status aborted = nccl_status(nccl, nccl.comm_abort(comm), "ncclCommAbort", nullptr);
+    if (!aborted.is_ok()) status = Status(StatusCode::kInternal, aborted.message());
   }
   for (const cudaStream_t stream : streams) {
     const cudaError_t error = cudaStreamSynchronize(stream);
-    if (error != cudaSuccess) status = cuda_failure(error, "draining the collectives' streams");
+    if (error != cudaSuccess) status = cuda_status(error, "draining the collectives' streams");
   }
   return status;
 }
@@ -36,10 +37,11 @@ struct NcclTeardown::Work {
   bool is_done = false;  // guarded by mutex
   Status status;         // guarded by mutex
   std::thread thread;    // the owner's; joined once is_done
+  const Clock::time_point started = Clock::now();
 };
 
 NcclTeardown::~NcclTeardown() {
-  if (wait(kLastWaitMs).is_ok() || !work_) return;
+  if (wait(kLongestMs - std::min(kLongestMs, running_ms())).is_ok()) return;
   work_->thread.detach();  // holds its own reference to *work_
 }
 
@@ -60,6 +62,13 @@ void NcclTeardown::start(ncclComm_t comm, const std::array<cudaStream_t, 2>& str
 
 bool NcclTeardown::finished() { return wait(0).is_ok(); }
 
+uint64_t NcclTeardown::running_ms() const {
+  if (!work_ || !work_->thread.joinable()) return 0;
+  const auto running =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - work_->started);
+  return static_cast<uint64_t>(running.count());
+}
+
 Status NcclTeardown::wait(uint64_t timeout_ms) {
   if (!work_ || !work_->thread.joinable()) return Status::ok();
   {
@@ -68,9 +77,9 @@ Status NcclTeardown::wait(uint64_t timeout_ms) {
                                             [&] { return work_->is_done; });
     if (!done)
       return Status(StatusCode::kTimeout,
-                    format("NCCL has not ended the group before after %llu ms: the GPU may hang; "
+                    format("NCCL has not ended the group before in %llu ms: the GPU may hang; "
                            "see its state with nvidia-smi",
-                           static_cast<unsigned long long>(timeout_ms)));
+                           static_cast<unsigned long long>(running_ms())));
   }
   work_->thread.join();
   return Status::ok();

@@ -17,7 +17,7 @@ namespace optlease {
 class NcclTeardown {
  public:
   explicit NcclTeardown(int device) : device_(device) {}
-  // Waits a while for what is under way; then leaves its thread to itself.
+  // Waits for what is under way until it has had its time; then leaves its thread to itself.
   ~NcclTeardown();
   NcclTeardown(const NcclTeardown&) = delete;
   NcclTeardown& operator=(const NcclTeardown&) = delete;
@@ -25,6 +25,13 @@ class NcclTeardown {
   // Starts to abort `comm` (may be null) and then waits for what `streams` still hold, so that
   // afterwards nothing of the epoch touches memory any more. REQUIRES: finished().
   void start(ncclComm_t comm, const std::array<cudaStream_t, 2>& streams);
+
+  // A teardown that takes longer never ends, as far as anybody can tell: NCCL's abort is known to
+  // hang. Then nothing in this process may use that device, or end what it uses, any more.
+  static constexpr uint64_t kLongestMs = 5000;
+  bool is_stuck() const { return running_ms() >= kLongestMs; }
+  // Since the one under way was started; 0 where none is.
+  uint64_t running_ms() const;
 
   // True where nothing is under way.
   bool finished();

@@ -20,6 +20,28 @@ std::vector<size_t> first_places(uint32_t slot_count, uint32_t unit_slots,
 
 }  // namespace
 
+PinUnits pin_units(const HostMemory& memory, const PinLimits& limits) {
+  if (memory.slot_bytes <= limits.piece_bytes) {
+    return {memory.slot_bytes, memory.slot_count, memory.order};
+  }
+  PinUnits units;
+  units.bytes = limits.first_piece_bytes;
+  const uint64_t arena_bytes = memory.slot_bytes * memory.slot_count;
+  units.count = static_cast<uint32_t>((arena_bytes + units.bytes - 1) / units.bytes);
+  std::vector<bool> named(units.count, false);
+  for (const uint32_t slot : memory.order) {
+    if (slot >= memory.slot_count) continue;
+    const uint64_t first = slot * memory.slot_bytes / units.bytes;
+    const uint64_t last = ((slot + uint64_t{1}) * memory.slot_bytes - 1) / units.bytes;
+    for (uint64_t unit = first; unit <= last; ++unit) {
+      if (named[unit]) continue;
+      named[unit] = true;
+      units.order.push_back(static_cast<uint32_t>(unit));
+    }
+  }
+  return units;
+}
+
 std::vector<PinPiece> plan_pins(uint32_t slot_count, uint64_t slot_bytes,
                                 const std::vector<uint32_t>& order, const PinLimits& limits) {
   if (slot_count == 0 || slot_bytes == 0) return {};

@@ -1,7 +1,7 @@
 // Which pieces of an arena are pinned, and in which order: pure arithmetic over slots. A copy may
-// not straddle two registrations, so a piece is whole slots; a piece is registered at once or not
-// at all, so those that are wanted first are small. Used by the CUDA device and its actor; touches
-// no memory.
+// not straddle two registrations, so a piece is whole slots, or where those are large, parts of
+// them, and copies are cut at their borders; a piece is registered at once or not at all, so those
+// that are wanted first are small. Used by the CUDA device and its actor; touches no memory.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,18 @@ struct PinPiece {
 struct PinLimits {
   uint64_t first_piece_bytes = 64ull << 20;  // a piece that holds slots wanted at once
   uint64_t first_bytes = 512ull << 20;       // how far down the order slots are wanted at once
-  uint64_t piece_bytes = 256ull << 20;       // any other; never more, unless a slot is larger
+  uint64_t piece_bytes = 256ull << 20;       // any other; never more
 };
+
+// What plan_pins() takes for slots. Slots that are larger than a piece may be are cut: a unit is
+// then a small piece, whatever slots it belongs to, and the last one may reach beyond the arena.
+struct PinUnits {
+  uint64_t bytes = 0;
+  uint32_t count = 0;
+  std::vector<uint32_t> order;
+};
+// REQUIRES: slots and limits are whole pages.
+PinUnits pin_units(const HostMemory& memory, const PinLimits& limits);
 
 // Pieces that cover slots [0, slot_count) once each, in the order in which they should be pinned:
 // that of the first slot of `order` in each.

@@ -32,18 +32,18 @@ void populate(char* base, uint64_t bytes) {
 }  // namespace
 
 PinnedArena::PinnedArena(const HostMemory& memory, int device, const PinLimits& limits)
-    : base_(memory.base),
-      slot_bytes_(memory.slot_bytes),
-      device_(device),
-      started_us_(now_us()),
-      piece_of_slot_(memory.slot_count) {
-  const std::vector<PinPiece> plan =
-      plan_pins(memory.slot_count, memory.slot_bytes, memory.order, limits);
+    : base_(memory.base), device_(device), started_us_(now_us()) {
+  const PinUnits units = pin_units(memory, limits);
+  unit_bytes_ = units.bytes;
+  piece_of_unit_.resize(units.count);
+  const uint64_t arena_bytes = memory.slot_bytes * memory.slot_count;
+  const std::vector<PinPiece> plan = plan_pins(units.count, units.bytes, units.order, limits);
   pieces_ = std::vector<Piece>(plan.size());
   for (uint32_t p = 0; p < plan.size(); ++p) {
-    pieces_[p].base = base_ + plan[p].first * slot_bytes_;
-    pieces_[p].bytes = plan[p].count * slot_bytes_;
-    for (uint32_t s = 0; s < plan[p].count; ++s) piece_of_slot_[plan[p].first + s] = p;
+    const uint64_t offset = plan[p].first * unit_bytes_;
+    pieces_[p].base = base_ + offset;
+    pieces_[p].bytes = std::min(plan[p].count * unit_bytes_, arena_bytes - offset);
+    for (uint32_t u = 0; u < plan[p].count; ++u) piece_of_unit_[plan[p].first + u] = p;
   }
   for (size_t t = 0; t < std::min(kThreads, pieces_.size()); ++t) {
     threads_.emplace_back([this] { run(); });
@@ -60,11 +60,16 @@ PinnedArena::~PinnedArena() {
 }
 
 void PinnedArena::run() {
-  (void)cudaSetDevice(device_);
+  const cudaError_t current = cudaSetDevice(device_);
   while (!stopping_) {
     const size_t mine = next_.fetch_add(1);
     if (mine >= pieces_.size()) return;
-    pin(pieces_[mine]);
+    // On another GPU than its own a registration would cost that one memory and serve nobody.
+    if (current == cudaSuccess) {
+      pin(pieces_[mine]);
+    } else {
+      refuse(pieces_[mine], current, "cudaSetDevice for the pinning");
+    }
     if (finished_.fetch_add(1) + 1 != pieces_.size()) continue;
     const PinProgress now = progress();
     log_info("pinned %llu of %llu bytes in %lld ms, %zu pieces",
@@ -81,9 +86,13 @@ void PinnedArena::pin(Piece& piece) {
     piece.state.store(State::kPinned, std::memory_order_release);
     return;
   }
+  refuse(piece, error, "cudaHostRegister");
+}
+
+void PinnedArena::refuse(Piece& piece, cudaError_t error, const char* call) {
   const Status refused =
       cuda_status(error,
-                  format("cudaHostRegister of %llu bytes at arena offset %llu",
+                  format("%s of %llu bytes at arena offset %llu", call,
                          static_cast<unsigned long long>(piece.bytes),
                          static_cast<unsigned long long>(piece.base - base_)),
                   "copies of these bytes go through a bounce buffer, several times slower; look at "
@@ -95,14 +104,26 @@ void PinnedArena::pin(Piece& piece) {
   log_warn("%s", first_refusal_.c_str());
 }
 
-bool PinnedArena::covers(const void* address, uint64_t bytes) const {
+const PinnedArena::Piece* PinnedArena::piece_at(const void* address) const {
   const char* begin = static_cast<const char*>(address);
-  if (begin < base_) return false;
-  const uint64_t slot = static_cast<uint64_t>(begin - base_) / slot_bytes_;
-  if (slot >= piece_of_slot_.size()) return false;
-  const Piece& piece = pieces_[piece_of_slot_[slot]];
-  return begin + bytes <= piece.base + piece.bytes &&
-         piece.state.load(std::memory_order_acquire) == State::kPinned;
+  if (begin < base_) return nullptr;
+  const uint64_t unit = static_cast<uint64_t>(begin - base_) / unit_bytes_;
+  if (unit >= piece_of_unit_.size()) return nullptr;
+  const Piece& piece = pieces_[piece_of_unit_[unit]];
+  return begin < piece.base + piece.bytes ? &piece : nullptr;
+}
+
+uint64_t PinnedArena::in_one_piece(const void* address, uint64_t bytes) const {
+  const Piece* piece = piece_at(address);
+  if (piece == nullptr) return bytes;
+  const char* begin = static_cast<const char*>(address);
+  return std::min(bytes, static_cast<uint64_t>(piece->base + piece->bytes - begin));
+}
+
+bool PinnedArena::covers(const void* address, uint64_t bytes) const {
+  const Piece* piece = piece_at(address);
+  return piece != nullptr && in_one_piece(address, bytes) == bytes &&
+         piece->state.load(std::memory_order_acquire) == State::kPinned;
 }
 
 PinProgress PinnedArena::progress() const {

@@ -5,6 +5,8 @@
 // for its one thread; the threads in here touch nothing but the pieces' states.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -34,6 +36,9 @@ class PinnedArena {
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;
 
+  // How many of [address, address + bytes) lie in one piece with the first of them; outside the
+  // arena all. A copy may not go over that border.
+  uint64_t in_one_piece(const void* address, uint64_t bytes) const;
   // True when one pinned piece holds all of it.
   bool covers(const void* address, uint64_t bytes) const;
   PinProgress progress() const;
@@ -48,14 +53,16 @@ class PinnedArena {
 
   void run();
   void pin(Piece& piece);
+  void refuse(Piece& piece, cudaError_t error, const char* call);
+  const Piece* piece_at(const void* address) const;
 
   // Constant after construction.
   char* base_;
-  uint64_t slot_bytes_;
+  uint64_t unit_bytes_ = 0;  // of the plan: a slot, or a part of one
   int device_;
   int64_t started_us_;
   std::vector<Piece> pieces_;            // in pinning order
-  std::vector<uint32_t> piece_of_slot_;  // index into pieces_
+  std::vector<uint32_t> piece_of_unit_;  // index into pieces_
 
   std::atomic<size_t> next_{0};
   std::atomic<size_t> finished_{0};

@@ -51,8 +51,9 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kOk:
       return "done as asked";
     case ExitCode::kInternal:
-      return "a defect of Optlease (its log has the last words), or a self-test, a "
-             "comparison or a check of the report that failed";
+      return "a defect of Optlease (its log has the last words); a GPU or NCCL that failed or "
+             "does not answer under a running process; or a self-test, a comparison or a check "
+             "of the report that failed";
     case ExitCode::kUsage:
       return "wrong command line; see --help";
     case ExitCode::kBadConfiguration:
@@ -86,8 +87,8 @@ const char* meaning_of(ExitCode code) {
       return "a deadline passed; of `digest` and `export` also: a step is open, or was left "
              "half-way (resume the job first)";
     case ExitCode::kNoDevice:
-      return "a GPU cannot be used: too old, or no driver (too few GPUs are 4, a build without "
-             "CUDA is 3)";
+      return "a GPU cannot be used: too old, or no driver, or ranks of several GPUs have no NCCL, "
+             "or one of a wrong version (too few GPUs are 4, a build without CUDA is 3)";
     case ExitCode::kIo:
       return "a file, socket or program could not be read, written or started; absent ones too";
     case ExitCode::kNotRunning:

@@ -164,38 +164,54 @@ void role_like_gloo(const RankArgs& args) {
   meet(&board, args.rank, 2);
 }
 
-// Reduces until its peer is killed, says so, and goes on under the next epoch with a new peer.
+// What ranks of a loss exchange: small shards that are compared, and large ones in which they are
+// killed (half a GiB of gradients: some milliseconds).
+ShardMap shards(uint32_t world, uint64_t elements) {
+  return map_of(std::vector<uint64_t>(world, elements));
+}
+constexpr uint64_t kLossElements = 256u << 20;
+
+void require_loss_step(Collectives* group, const RankArgs& args, uint32_t world, bool last) {
+  require_step(group, shards(world, 70'003), last ? 9 : 1, args.rank,
+               std::vector<uint8_t>(world, 1), last ? DType::kF32 : DType::kBF16);
+}
+
+// Reduces until a peer is killed, says so, and goes on under the next epoch with a new peer.
 void role_survivor(const RankArgs& args) {
   FileBoard board(args.folder);
+  const auto world = static_cast<uint32_t>(board[kWorld].load());
+  const ShardMap big = shards(world, kLossElements / world);
   const auto group = make_group(args);
   for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
-    require_connect(group.get(), args, epoch, 2);
-    require_step(group.get(), map_of({70000, 5000}), 1, args.rank, {1, 1}, DType::kBF16);
-    const Status status = reduce_until_failure(group.get(), kBig, args, &board);
+    require_connect(group.get(), args, epoch, world);
+    require_loss_step(group.get(), args, world, false);
+    const Status status = reduce_until_failure(group.get(), big, args, &board);
     RANK_REQUIRE(status.code() == StatusCode::kPeerLost, "%s", status.text().c_str());
-    std::printf("[note] epoch %llu: %s\n", static_cast<unsigned long long>(epoch),
-                status.text().c_str());
+    std::printf("[note] rank %u, epoch %llu: %s\n", args.rank,
+                static_cast<unsigned long long>(epoch), status.text().c_str());
     const Status still = group->all_gather_fixed({1, 0}, &epoch, 8, nullptr);
     RANK_REQUIRE(still.code() == StatusCode::kPeerLost, "%s", still.text().c_str());
-    board[kReport] = static_cast<int64_t>(epoch);
+    board[kReport + static_cast<int>(args.rank)] = static_cast<int64_t>(epoch);
   }
-  require_connect(group.get(), args, 4, 2);
-  require_step(group.get(), map_of({70000, 5000}), 9, args.rank, {1, 1}, DType::kF32);
-  board[kGo] = 1;
+  require_connect(group.get(), args, 4, world);
+  require_loss_step(group.get(), args, world, true);
+  board[kGo] += 1;
+  RANK_REQUIRE(board.await(kGo, world - 1), "the other survivors");
 }
 
 void role_victim(const RankArgs& args) {
   FileBoard board(args.folder);
+  const auto world = static_cast<uint32_t>(board[kWorld].load());
   const auto group = make_group(args);
-  require_connect(group.get(), args, args.epoch, 2);
+  require_connect(group.get(), args, args.epoch, world);
   const bool last = args.epoch == 4;
-  require_step(group.get(), map_of({70000, 5000}), last ? 9 : 1, args.rank, {1, 1},
-               last ? DType::kF32 : DType::kBF16);
+  require_loss_step(group.get(), args, world, last);
   if (last) {
-    RANK_REQUIRE(board.await(kGo, 1), "the survivor");
+    RANK_REQUIRE(board.await(kGo, world - 1), "the survivors");
     return;
   }
-  const Status status = reduce_until_failure(group.get(), kBig, args, &board);
+  const ShardMap big = shards(world, kLossElements / world);
+  const Status status = reduce_until_failure(group.get(), big, args, &board);
   RANK_REQUIRE(false, "it lives on: %s", status.text().c_str());
 }
 

@@ -29,6 +29,8 @@ class FileBoard {
 inline constexpr int kRounds = 0;
 inline constexpr int kReport = 4;
 inline constexpr int kGo = 8;
+// How many ranks those of a loss are.
+inline constexpr int kWorld = 9;
 
 struct RankArgs {
   std::string role;

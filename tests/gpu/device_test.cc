@@ -1,6 +1,7 @@
 // Copies, tickets, order, staging and pinning of the CUDA device.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -165,6 +166,58 @@ TEST_F(GpuDevice, BouncesWhatCannotBePinnedAndSaysSo) {
   must(cudaHostUnregister(memory.slot(35)), "cudaHostUnregister");
   device_.reset();
   device_ = make_cuda_device();
+}
+
+// 400 MiB a slot, registered by at most 256: copies are cut where registrations end.
+TEST_F(GpuDevice, CopiesASlotThatIsSeveralPinnedPieces) {
+  constexpr uint64_t kLargeSlot = (400ull << 20) + 4096;
+  void* memory =
+      mmap(nullptr, 2 * kLargeSlot, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  char* first = static_cast<char*>(memory);
+  for (uint64_t at = 0; at < kLargeSlot; at += 509) first[at] = static_cast<char>(at * 31 + 1);
+  ASSERT_TRUE(device_->allocate_staging(1, kLargeSlot).is_ok());
+  ASSERT_TRUE(device_->adopt_host_memory({first, kLargeSlot, 2, {1, 0}}).is_ok());
+  wait_for_pinning();
+  EXPECT_EQ(device_->pinning().pinned_bytes, 2 * kLargeSlot) << device_->pinning().first_refusal;
+  round_trip(first + kLargeSlot, first, kLargeSlot);
+  EXPECT_EQ(std::memcmp(first + kLargeSlot, first, kLargeSlot), 0);
+  EXPECT_EQ(device_->counters().bounced_bytes, 0u);
+  device_.reset();
+  munmap(memory, 2 * kLargeSlot);
+  device_ = make_cuda_device();
+}
+
+// A call that CUDA refuses for what it was given: the device has failed, with the call's words, and
+// its end is the process's. In a process of its own, because CUDA is not to be forked.
+TEST(GpuDeviceDeathTest, AFailedCallFailsTheDeviceAndTheProcessEndsWithIt) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        auto device = make_cuda_device();
+        std::vector<char> bytes(4096);
+        device->copy(StreamKind::kCopyIn, reinterpret_cast<void*>(16), bytes.data(), bytes.size());
+        const Ticket ticket = device->signal(StreamKind::kCopyIn);
+        if (wait_for(*device, ticket)) _exit(40);
+        if (device->failure().code() != StatusCode::kInternal) _exit(41);
+        device.reset();
+      },
+      testing::ExitedWithCode(1), "on GPU 0.*the process ends at once");
+}
+
+// Enqueued work that never ends: the destructor waits for as long as it was told, and no longer.
+TEST(GpuDeviceDeathTest, AGpuThatDoesNotFinishEndsTheProcess) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        auto made = CudaDevice::create(Rank(0), {.pins = {}, .finish_ms = 200});
+        if (!made.is_ok()) _exit(40);
+        std::unique_ptr<Device> device = std::move(made).value();
+        device->run_on_host(StreamKind::kCopyOut,
+                            [] { std::this_thread::sleep_for(std::chrono::seconds(60)); });
+        device.reset();
+      },
+      testing::ExitedWithCode(1), "has not finished.*the process ends at once");
 }
 
 TEST_F(GpuDevice, RefusesSlotsThatAreNoWholePages) {

@@ -2,9 +2,12 @@
 // committed bytes and parameters, whatever the shape, killed or not.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/in_process_job.h"
@@ -52,13 +55,21 @@ struct GpuJob {
     job.emplace(shape);
   }
   Status initialise() { return job->run(RunKind::kInitialise, 0, {}, nullptr, fill_initial); }
-  Status step(Step step, const std::function<bool()>& stop = {}) {
+  // `at_end` comes between a step that was cut off and the end of its actor.
+  Status step(Step step, const std::function<bool()>& stop = {},
+              const std::function<void()>& at_end = {}) {
     const std::vector<float> values = gradients(step);
     grads.put(values.data(), values.size() * 4);
     const Status status = job->run(RunKind::kUpdate, step, factors_of(step),
                                    reinterpret_cast<const float*>(grads.data()), {}, stop);
+    if (at_end) at_end();
     if (!status.is_ok()) job->restart_actor();  // the streams end before the gradients change
     return status;
+  }
+  // Given to the streams of copies by this life of the actor.
+  uint64_t copies() {
+    const DeviceCounters counters = job->device().counters();
+    return counters.bytes_in + counters.bytes_out;
   }
   static uint64_t resident_bytes_of(InProcessShape shape) {
     shape.device = "cpu";
@@ -68,6 +79,38 @@ struct GpuJob {
   GpuBytes params, grads;
   std::optional<GpuBytes> resident;
   std::optional<InProcessJob> job;
+};
+
+// Holds a stream up from some turn of a run on, and has the actor end once the pipeline has given
+// copies to the device since then: those on this stream, or that wait for it, cannot have run.
+class CutOff {
+ public:
+  CutOff(GpuJob* gpu, StreamKind held, int turns) : gpu_(gpu), held_(held), turns_left_(turns) {}
+  bool now() {
+    if (turns_left_-- > 0) return false;
+    if (!holds_) {
+      const Deadline deadline = Deadline::after_ms(30'000);
+      gpu_->job->device().run_on_host(held_, [go = go_, deadline] {
+        while (!*go && !deadline.passed()) std::this_thread::yield();
+      });
+      holds_ = true;
+      copies_then_ = gpu_->copies();
+      return false;
+    }
+    in_flight_ = gpu_->copies() > copies_then_;
+    return in_flight_ || --patience_ == 0;
+  }
+  void let_go() { *go_ = true; }
+  bool in_flight() const { return in_flight_; }
+
+ private:
+  GpuJob* gpu_;
+  StreamKind held_;
+  int turns_left_;
+  int patience_ = 40;  // turns in which nothing more is given to the device
+  bool holds_ = false, in_flight_ = false;
+  uint64_t copies_then_ = 0;
+  std::shared_ptr<std::atomic<bool>> go_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 // What the CPU device makes of the same steps.
@@ -143,6 +186,33 @@ TEST_P(GpuPipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
     // Chunks that an ended life had committed are published again, as the actor does.
     ASSERT_TRUE(gpu.job->run(RunKind::kRepublish, 3, {}, nullptr).is_ok());
     expect_same(gpu, expected);
+  }
+}
+
+TEST_P(GpuPipelineShapes, AnActorThatEndsWithCopiesInFlightLosesNothing) {
+  const uint32_t seed = 20261130;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const Expected expected = cpu_run(GetParam(), 3);
+  int cut_off = 0;
+  bool anything_travels = false;
+  for (const StreamKind held : {StreamKind::kCopyIn, StreamKind::kCompute, StreamKind::kCopyOut}) {
+    GpuJob gpu(GetParam());
+    ASSERT_TRUE(gpu.initialise().is_ok());
+    for (Step step = 1; step <= 3; ++step) {
+      CutOff cut(&gpu, held, step == 1 ? 0 : static_cast<int>(random() % 6));
+      (void)gpu.step(
+          step, [&] { return cut.now(); }, [&] { cut.let_go(); });
+      cut_off += cut.in_flight() ? 1 : 0;
+      const Status status = gpu.step(step);
+      ASSERT_TRUE(status.is_ok()) << status.text();
+      anything_travels = anything_travels || gpu.copies() > 0;
+    }
+    ASSERT_TRUE(gpu.job->run(RunKind::kRepublish, 3, {}, nullptr).is_ok());
+    expect_same(gpu, expected);
+  }
+  if (anything_travels) {
+    EXPECT_GE(cut_off, 3) << "of nine steps, the first under each hold at the least";
   }
 }
 

@@ -128,14 +128,15 @@ TEST(GpuReduce, SumsOntoTheFirstInputInPlace) {
   expect_same_floats(d_a.take(), a, "in place");
 }
 
-TEST(GpuReduce, ConvertsEveryBitPatternOfTheNarrowFormats) {
+TEST(GpuReduce, WidensEveryBitPatternOfTheNarrowFormats) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     std::vector<uint16_t> all(1u << 16);
     for (uint32_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
     Guarded in(all.size() * 2), out(all.size() * 4);
     in.put(all.data());
-    ASSERT_EQ(convert_to_f32_cuda(reinterpret_cast<float*>(out.data()), in.data(), dtype,
-                                  all.size(), nullptr),
+    const void* inputs[1] = {in.data()};
+    ASSERT_EQ(sum_shards_cuda(reinterpret_cast<float*>(out.data()), inputs, 1, dtype, all.size(),
+                              nullptr),
               cudaSuccess);
     finish();
     std::vector<float> expected(all.size());
@@ -143,23 +144,6 @@ TEST(GpuReduce, ConvertsEveryBitPatternOfTheNarrowFormats) {
     const std::vector<char> got = out.take();
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0) << name_of(dtype);
   }
-}
-
-TEST(GpuReduce, NarrowsAnyBitPatternAsTheCpuDoes) {
-  std::mt19937 random(11);
-  for (const DType dtype : kDTypes)
-    for (const uint64_t n : {uint64_t{5}, uint64_t{4097}, uint64_t{2} << 20})
-      for (const uint64_t off : {0u, 1u}) {
-        std::vector<float> from(n);
-        for (float& value : from) value = float_of_bits(static_cast<uint32_t>(random()));
-        Guarded in(n * 4, off * 4), out(n * bytes_of(dtype));
-        in.put(from.data());
-        ASSERT_EQ(convert_from_f32_cuda(out.data(), reinterpret_cast<float*>(in.data()), dtype, n,
-                                        nullptr),
-                  cudaSuccess);
-        finish();
-        EXPECT_EQ(out.take(), stored(from, dtype)) << name_of(dtype) << " " << n << " " << off;
-      }
 }
 
 // Chunks of `chunk` elements, of which the first has `skip` before the shard's first one.
@@ -233,7 +217,7 @@ TEST(GpuReduce, SumsEveryChunkInThePassForTheNorm) {
                        skip % chunk);
 }
 
-TEST(GpuReduce, FillsSyntheticGradientsAndInitialValuesWithTheBitsOfTheCpu) {
+TEST(GpuReduce, FillsSyntheticGradientsWithTheBitsOfTheCpu) {
   for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{12345678901}})
     for (const uint64_t n : kSizes)
       for (const uint64_t off : {0u, 1u}) {
@@ -246,14 +230,6 @@ TEST(GpuReduce, FillsSyntheticGradientsAndInitialValuesWithTheBitsOfTheCpu) {
           fill_synthetic_gradient(expected.data(), dtype, 42, 9, 3, 2, first, n);
           ASSERT_EQ(out.take(), expected) << name_of(dtype) << " " << first << " " << n;
         }
-        Guarded out(n * 4, off * 4);
-        ASSERT_EQ(
-            fill_normal_cuda(reinterpret_cast<float*>(out.data()), 42, 5, first, n, 0.02f, nullptr),
-            cudaSuccess);
-        finish();
-        std::vector<float> expected(n);
-        fill_normal(expected.data(), 42, 5, first, n, 0.02f);
-        expect_same_floats(out.take(), expected, "initial values");
       }
 }
 

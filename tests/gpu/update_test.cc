@@ -10,16 +10,13 @@
 #include "kernels/checksum.h"
 #include "shm/contract/geometry.h"
 #include "tests/gpu/gpu_support.h"
+#include "tests/gpu/update_values.h"
 
 namespace optlease {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr uint64_t kElementsMax = (3u << 20) + 7;
 constexpr uint64_t kSeed = 20261129;
-constexpr size_t kGuard = 64;  // bytes after each buffer that nobody may touch
-
-enum class Values { kUsual, kAnyBits };
 
 struct Case {
   uint64_t elements = 0;
@@ -30,31 +27,16 @@ struct Case {
   Values values = Values::kUsual;
   int steps = 1;
   Rule rule = Rule::kAdamW;
+  double lr = 1e-3;
 };
 
 std::string name_of(const Case& c) {
-  return format("seed %llu: %llu elements, gradients %s +%llu, parameters %s +%llu, %d steps, %s",
-                static_cast<unsigned long long>(kSeed), static_cast<unsigned long long>(c.elements),
-                name_of(c.grad), static_cast<unsigned long long>(c.grad_offset), name_of(c.param),
-                static_cast<unsigned long long>(c.param_offset), c.steps,
-                c.values == Values::kAnyBits ? "any bits" : "usual values");
-}
-
-// Normal values, tiny ones whose squares are denormal, denormals, zeros; or any bits.
-void fill(std::vector<char>* bytes, DType dtype, Values values, std::mt19937_64* random) {
-  if (dtype != DType::kF32 || values == Values::kAnyBits) {
-    for (char& byte : *bytes) byte = static_cast<char>((*random)());
-    if (values == Values::kAnyBits) return;
-    // Two-byte formats: no exponent of ones, so that all is finite.
-    for (size_t i = 1; i < bytes->size(); i += 2) (*bytes)[i] &= static_cast<char>(0xbb);
-    return;
-  }
-  constexpr float kScales[] = {1.0f, 1e-3f, 0x1p-60f, 0x1p-126f, 0x1p-140f, 0.0f};
-  for (size_t i = 0; i + 4 <= bytes->size(); i += 4) {
-    const auto unit = static_cast<float>(static_cast<int32_t>((*random)())) * 0x1p-31f;
-    const float value = unit * kScales[(*random)() % 6];
-    std::memcpy(bytes->data() + i, &value, 4);
-  }
+  return format(
+      "seed %llu: %llu elements, gradients %s +%llu, parameters %s +%llu, %d steps, %s, "
+      "lr %g",
+      static_cast<unsigned long long>(kSeed), static_cast<unsigned long long>(c.elements),
+      name_of(c.grad), static_cast<unsigned long long>(c.grad_offset), name_of(c.param),
+      static_cast<unsigned long long>(c.param_offset), c.steps, name_of(c.values), c.lr);
 }
 
 // What a usual second moment never is.
@@ -105,13 +87,13 @@ class GpuUpdate : public testing::Test {
     std::vector<char> params((c.elements + c.param_offset) * bytes_of(c.param) + kGuard,
                              static_cast<char>(0xee));
     fill(&slot, DType::kF32, c.values, &random);
-    if (c.values == Values::kUsual) drop_signs(&slot, c.elements);
+    if (c.values != Values::kAnyBits) drop_signs(&slot, c.elements);
     std::vector<char> found = slot;
     GpuBytes gpu_grad(grad.size()), gpu_params(params.size());
     for (int step = 1; step <= c.steps; ++step) {
       fill(&grad, c.grad, c.values, &random);
       gpu_grad.put(grad.data(), grad.size());
-      const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(c.rule), 0};
+      const GroupParams group{c.lr, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(c.rule), 0};
       const AdamFactors factors = make_adam_factors(group, step, 0.37f);
       const ChunkSums expected = adam_update(
           chunk_over(slot.data(), grad.data(), with_params ? params.data() : nullptr, c), factors);
@@ -126,9 +108,12 @@ class GpuUpdate : public testing::Test {
     }
     ASSERT_EQ(found, slot) << "state arrays differ";
     ASSERT_EQ(gpu_params.take(), params) << "parameters, or bytes around them, differ";
+    params.resize((c.elements + c.param_offset) * bytes_of(c.param));
+    written_ += kinds_in(params, c.param);
   }
 
   std::unique_ptr<CudaDevice> device_;
+  Kinds written_;  // of all parameters that were compared
 };
 
 // The stream is asked about a later ticket first, and says no: what it has seen of an earlier one
@@ -214,6 +199,24 @@ TEST_F(GpuUpdate, GivesTheCpusBitsForInfinitiesNansAndDenormals) {
   }
 }
 
+// Main weights that lie halfway between two numbers of a narrow format, next to that, or beyond its
+// largest; where lr is 0 they come as they are to where they are rounded. Gradients are of every
+// kind, too: of the two-byte formats infinities and both sorts of NaN.
+TEST_F(GpuUpdate, RoundsAsTheCpuDoesAtEveryBorderOfTheNarrowFormats) {
+  for (DType grad : kTypes) {
+    for (DType param : kTypes) {
+      for (double lr : {0.0, 1e-3}) {
+        compare({20'011, grad, param, 0, 0, Values::kSpecial, 2, Rule::kAdamW, lr});
+        compare({4099, grad, param, 1, 3, Values::kSpecial, 1, Rule::kAdam, lr});
+      }
+    }
+  }
+  EXPECT_GT(written_.infinities, 1000u) << "what rounds to infinity was not met";
+  EXPECT_GT(written_.nans, 1000u) << "gradients that are none were not met";
+  EXPECT_GT(written_.denormals, 1000u);
+  EXPECT_GT(written_.others, 100'000u);
+}
+
 TEST_F(GpuUpdate, WritesNoParametersWhereThereIsNoBuffer) {
   compare({100'003, DType::kF32, DType::kBF16, 0, 0, Values::kUsual, 2}, false);
 }
@@ -244,91 +247,6 @@ TEST_F(GpuUpdate, RepublishWritesTheCpusParametersAndSums) {
         ASSERT_EQ(gpu_params.take(), params);
       }
     }
-  }
-}
-
-// A range of a chunk with main weights in halves, each array a buffer of its own, on both sides.
-struct Halves {
-  Halves(uint64_t count, DType grad_dtype, uint64_t offset, std::mt19937_64* random)
-      : elements(count), grad_type(grad_dtype), param_offset(offset) {
-    const size_t sizes[] = {count * 2,
-                            count * 2,
-                            count * 4,
-                            count * 4,
-                            count * bytes_of(grad_dtype),
-                            (count + offset) * 2 + kGuard};
-    for (size_t bytes : sizes) {
-      cpu.emplace_back(bytes, static_cast<char>(0xee));
-      gpu.push_back(std::make_unique<GpuBytes>(bytes));
-    }
-    fill(&cpu[0], DType::kBF16, Values::kUsual, random);
-    fill(&cpu[1], DType::kBF16, Values::kUsual, random);
-    fill(&cpu[2], DType::kF32, Values::kUsual, random);
-    fill(&cpu[3], DType::kF32, Values::kUsual, random);
-    for (uint64_t i = 0; i < count; ++i) cpu[3][4 * i + 3] &= 0x7f;  // a second moment
-    for (int i = 0; i < 4; ++i) gpu[i]->put(cpu[i].data(), cpu[i].size());
-  }
-  void next_gradient(std::mt19937_64* random) {
-    fill(&cpu[4], grad_type, Values::kUsual, random);
-    gpu[4]->put(cpu[4].data(), cpu[4].size());
-  }
-  AdamChunk chunk(bool on_gpu) {
-    const auto at = [&](int i) { return on_gpu ? gpu[i]->data() : cpu[i].data(); };
-    AdamChunk part;
-    part.main_rounded = reinterpret_cast<uint16_t*>(at(0));
-    part.main_remainder = reinterpret_cast<uint16_t*>(at(1));
-    part.exp_avg = reinterpret_cast<float*>(at(2));
-    part.exp_avg_sq = reinterpret_cast<float*>(at(3));
-    part.grad = at(4);
-    part.grad_dtype = grad_type;
-    part.param = at(5) + param_offset * 2;
-    part.param_dtype = DType::kBF16;
-    part.elements = elements;
-    part.first = 128;
-    part.chunk_elements = elements + 1000;
-    return part;
-  }
-
-  uint64_t elements;
-  DType grad_type;
-  uint64_t param_offset;
-  // Rounded, remainder, exp_avg, exp_avg_sq, gradients, parameters.
-  std::vector<std::vector<char>> cpu;
-  std::vector<std::unique_ptr<GpuBytes>> gpu;
-};
-
-TEST_F(GpuUpdate, GivesTheCpusBitsForMainWeightsInHalves) {
-  std::mt19937_64 random(kSeed);
-  for (int i = 0; i < 3 * 7 * 2; ++i) {
-    constexpr uint64_t kSizes[] = {1, 7, 8, 64, 255, 4096, 100'003};
-    Halves halves(kSizes[i / 6], kTypes[i % 3], static_cast<uint64_t>(i / 3 % 2), &random);
-    SCOPED_TRACE(format("gradients %s, %llu elements, parameters +%llu", name_of(halves.grad_type),
-                        static_cast<unsigned long long>(halves.elements),
-                        static_cast<unsigned long long>(halves.param_offset)));
-    for (int step = 1; step <= 3; ++step) {
-      halves.next_gradient(&random);
-      const GroupParams group{1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdam), 0};
-      const AdamFactors factors = make_adam_factors(group, step, 0.37f);
-      const ChunkSums expected = adam_update(halves.chunk(false), factors);
-      ChunkSums sums{5, 7, 11};  // a launch adds
-      device_->update(halves.chunk(true), factors, &sums);
-      ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
-      ASSERT_EQ(sums.read, expected.read + 5) << "step " << step;
-      ASSERT_EQ(sums.written, expected.written + 7) << "step " << step;
-      ASSERT_EQ(sums.grad, expected.grad + 11) << "step " << step;
-    }
-    for (int array = 0; array < 6; ++array) {
-      ASSERT_EQ(halves.gpu[array]->take(), halves.cpu[array]) << "buffer " << array;
-    }
-    std::vector<char>& params = halves.cpu[5];
-    std::fill(params.begin(), params.end(), static_cast<char>(0xee));
-    halves.gpu[5]->put(params.data(), params.size());
-    ChunkSums sums;
-    const uint64_t expected = republish(halves.chunk(false));
-    device_->republish(halves.chunk(true), &sums);
-    ASSERT_TRUE(wait_for(*device_, device_->signal(StreamKind::kCompute)));
-    ASSERT_EQ(sums.read, expected);
-    ASSERT_EQ(halves.gpu[5]->take(), params);
   }
 }
 

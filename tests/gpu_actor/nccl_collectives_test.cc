@@ -1,42 +1,20 @@
 // The NCCL collectives' own logic on a GPU that is none (fake_gpu.h): pieces, scratch, dependencies
 // between streams, epochs, aborts; with more ranks than a machine has GPUs. What real ones do with
 // it is tests/gpu's.
-#include "actors/gpu_actor/nccl_collectives.h"
-
 #include <gtest/gtest.h>
+#include <nccl.h>
 
+#include <filesystem>
 #include <functional>
 #include <thread>
 
-#include "tests/gpu_actor/fake_gpu.h"
-#include "tests/gpu_actor/group_data.h"
+#include "tests/gpu_actor/nccl_fake_ranks.h"
 #include "tests/gpu_actor/rank_processes.h"
-#include "tests/tensor_files/craft.h"
 
 namespace optlease {
 namespace {
 
 constexpr uint64_t kTimeoutMs = 20000;
-
-ShardMap map_of(std::vector<uint32_t> members, std::vector<uint64_t> sizes) {
-  ShardMap map;
-  uint64_t at = 0;
-  for (size_t i = 0; i < members.size(); ++i) {
-    map.members.emplace_back(members[i]);
-    map.ranges.push_back({at, at + sizes[i]});
-    at += sizes[i];
-  }
-  return map;
-}
-
-std::unique_ptr<Collectives> make_group(const TempFolder& folder, uint32_t rank,
-                                        uint64_t scratch = 64u << 10) {
-  NcclOptions options;
-  options.group_directory = folder / "group";
-  options.device = static_cast<int>(rank);
-  options.scratch_bytes_max = scratch;
-  return std::move(make_nccl_collectives(options)).value();
-}
 
 using Body = std::function<void(Collectives*, uint32_t)>;
 
@@ -56,14 +34,6 @@ void run_ranks(uint32_t world, uint64_t scratch, const Body& body) {
     });
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(fake_gpu_leftovers(), 0u);
-}
-
-void expect_step(Collectives* group, const ShardMap& map, Step step, uint32_t rank,
-                 const std::vector<uint8_t>& needs, DType dtype) {
-  EXPECT_EQ(reduce_and_compare(group, map, step, rank, needs, dtype), "")
-      << "rank " << rank << " step " << step << " " << name_of(dtype);
-  EXPECT_EQ(gather_and_compare(group, map, step, rank, needs, dtype), "")
-      << "rank " << rank << " step " << step << " " << name_of(dtype);
 }
 
 TEST(NcclCollectivesLogic, SumAndGatherInManyPiecesInAnyOrderOfTheStreams) {
@@ -274,6 +244,26 @@ TEST(NcclCollectivesLogic, ACallThatEndsEarlyBreaksItsEpochOnly) {
   EXPECT_EQ(fake_gpu_leftovers(), 0u);
   EXPECT_FALSE(std::filesystem::exists(folder / "group/1"));
   EXPECT_TRUE(std::filesystem::exists(folder / "group/4"));
+}
+
+// Ranks without a peer need no NCCL; others say which one they want, and only a new start helps.
+TEST(NcclCollectivesLogic, AnNcclThatIsMissingOrWillNotDoIsRefusedWhereThereArePeers) {
+  const TempFolder folder;
+  const auto connect = [&](uint64_t epoch, uint32_t world) {
+    return make_group(folder, 0)->connect(epoch, Rank(0), world, 50);
+  };
+  EXPECT_EQ(connect(1, 2).code(), StatusCode::kTimeout) << "for its peer";
+  fake_nccl_version(21899);
+  Status refused = connect(2, 2);
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_NE(refused.message().find("NCCL 2.18.99 was found"), std::string::npos) << refused.text();
+  EXPECT_TRUE(connect(3, 1).is_ok());
+  fake_nccl_version(NCCL_VERSION_CODE);
+  fake_nccl_is_installed(false);
+  EXPECT_EQ(connect(4, 2).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(connect(5, 1).is_ok());
+  fake_nccl_is_installed(true);
+  EXPECT_FALSE(std::filesystem::exists(folder / "group/2")) << "its peers wait for it in vain";
 }
 
 }  // namespace

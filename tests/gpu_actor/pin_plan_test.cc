@@ -72,6 +72,30 @@ TEST(PinPlan, GivesASlotLargerThanAPieceOneOfItsOwn) {
   EXPECT_EQ(pieces[0], (PinPiece{2, 1}));
 }
 
+// Two slots of 1.5 GiB: no registration is of more than 256 MiB, and the slot that is wanted first
+// is pinned first, in small pieces.
+TEST(PinPlan, CutsSlotsThatAreLargerThanAPieceMayBe) {
+  const uint64_t slot = (1536ull << 20) + 4096;
+  const HostMemory memory{nullptr, slot, 2, {1, 0}};
+  const PinUnits units = pin_units(memory, kLimits);
+  EXPECT_EQ(units.bytes, kLimits.first_piece_bytes);
+  EXPECT_EQ(units.count, 49u) << "of which the last is 8 KiB";
+  EXPECT_EQ(units.order.size(), units.count) << "the unit across the border is named once";
+  EXPECT_EQ(units.order.front(), 24u);
+  const std::vector<PinPiece> pieces = plan_pins(units.count, units.bytes, units.order, kLimits);
+  expect_each_slot_once(pieces, units.count);
+  EXPECT_EQ(pieces[0], (PinPiece{24, 1}));
+  for (const PinPiece& piece : pieces) EXPECT_LE(piece.count * units.bytes, kLimits.piece_bytes);
+}
+
+TEST(PinPlan, LeavesSlotsAsTheyAreThatFitAPiece) {
+  const HostMemory memory{nullptr, kLimits.piece_bytes, 7, {3, 1}};
+  const PinUnits units = pin_units(memory, kLimits);
+  EXPECT_EQ(units.bytes, memory.slot_bytes);
+  EXPECT_EQ(units.count, 7u);
+  EXPECT_EQ(units.order, memory.order);
+}
+
 TEST(PinPlan, IsEmptyForAnArenaWithoutSlots) {
   EXPECT_TRUE(plan_pins(0, kSlot, {}, kLimits).empty());
 }

@@ -115,6 +115,26 @@ TEST_F(HugePagesTest, AddressSpaceThatIsNotUsedIsGivenBack) {
   EXPECT_EQ(AddressRange(kHugePageBytes - 1).at(), nullptr);
 }
 
+// One page that was in somebody's hands is no reason to go without for the rest of an arena.
+TEST_F(HugePagesTest, OnlyARefusalThatTheNextPieceWouldMeetEndsTheTrying) {
+  HugePages all;
+  all.add({.bytes = 4 * kHugePageBytes});
+  for (const int passing : {EAGAIN, EBUSY, ENOSPC}) {
+    all.add({.refusal = passing});
+    EXPECT_FALSE(all.no_more) << std::strerror(passing);
+  }
+  all.add({.bytes = kHugePageBytes});
+  EXPECT_EQ(all.bytes, 5 * kHugePageBytes);
+  EXPECT_EQ(all.refusal, EAGAIN) << "the first is the one that is told";
+  for (const int lasting : {ENOMEM, EINVAL, EOPNOTSUPP}) {
+    HugePages here = all;
+    here.add({.refusal = lasting});
+    EXPECT_TRUE(here.no_more) << std::strerror(lasting);
+    here.add({.bytes = kHugePageBytes});
+    EXPECT_TRUE(here.no_more);
+  }
+}
+
 TEST_F(HugePagesTest, ARefusalIsSaidWithItsReason) {
   EXPECT_EQ(huge_pages_text({.bytes = 4194304, .refusal = 0}, 4194321),
             "4194304 of 4194321 bytes lie in 2 MiB pages");
