@@ -54,7 +54,9 @@ void StepLog::run_begins(Step step, const Device& device, const WindowPipeline& 
   running_ = true;
   measured_ = step;
   const bool goes_on = pipeline.prefetching() == step;
-  marks_ = {goes_on ? read_ahead_ : device.counters(), pipeline.counters(), own_cpu_seconds(),
+  const DeviceCounters now = device.counters();
+  figures_.read_ahead_bytes = goes_on ? now.bytes_in - read_ahead_.bytes_in : 0;
+  marks_ = {goes_on ? read_ahead_ : now, pipeline.counters(), own_cpu_seconds(),
             static_cast<uint64_t>(now_us())};
 }
 

@@ -20,6 +20,7 @@ void fields(Archive& a, Figures& f) {
   a("first_window_seconds", f.first_window_seconds);
   a("bytes_in", f.bytes_in);
   a("bytes_out", f.bytes_out);
+  a("read_ahead_bytes", f.read_ahead_bytes);
   a("bounced_bytes", f.bounced_bytes);
   a("in_busy_seconds", f.in_busy_seconds);
   a("out_busy_seconds", f.out_busy_seconds);

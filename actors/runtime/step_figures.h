@@ -15,7 +15,8 @@ namespace optlease {
 
 // Times named _us are of the node's monotonic clock, the same for every process on it. Bytes and
 // seconds are of this step's streaming alone: from the moment at which it was open to its last
-// commit. The bytes include those that were read ahead of it, the seconds do not.
+// commit. What was read ahead of that moment, while its gradients were reduced, is in bytes_in and
+// named by itself; no second of it is in any time but step_seconds.
 struct StepFigures {
   Step step = kNoStep;
   uint64_t incarnation = 0;
@@ -26,9 +27,10 @@ struct StepFigures {
   double first_window_seconds = 0;  // until the first window was updated
   uint64_t bytes_in = 0;            // host to device
   uint64_t bytes_out = 0;
-  uint64_t bounced_bytes = 0;   // of both: not pinned, copied twice
-  double in_busy_seconds = 0;   // a copy to the device was under way
-  double out_busy_seconds = 0;  // one back
+  uint64_t read_ahead_bytes = 0;  // of bytes_in: before the step was open
+  uint64_t bounced_bytes = 0;     // of both: not pinned, copied twice
+  double in_busy_seconds = 0;     // a copy to the device was under way
+  double out_busy_seconds = 0;    // one back
   double in_busy_seconds_after_first = 0;
   double stall_seconds = 0;  // windows left to start, some in flight, none being copied in
   double lease_wait_seconds = 0;

@@ -90,12 +90,14 @@ RankBench rank_bench(const std::vector<const StepFigures*>& steps, double floor)
   RankBench out;
   out.bytes_in = steps.back()->bytes_in;
   out.bytes_out = steps.back()->bytes_out;
+  out.read_ahead_bytes = steps.back()->read_ahead_bytes;
   out.stream_seconds = median_over(steps, [](F f) { return f.stream_seconds; });
   out.best_stream_seconds = std::numeric_limits<double>::max();
   for (const StepFigures* f : steps) {
     out.best_stream_seconds = std::min(out.best_stream_seconds, f->stream_seconds);
   }
-  out.in_bytes_per_second = ratio(static_cast<double>(out.bytes_in), out.stream_seconds);
+  const uint64_t in_meanwhile = out.bytes_in - std::min(out.bytes_in, out.read_ahead_bytes);
+  out.in_bytes_per_second = ratio(static_cast<double>(in_meanwhile), out.stream_seconds);
   out.out_bytes_per_second = ratio(static_cast<double>(out.bytes_out), out.stream_seconds);
   out.floor_bytes_per_second = floor;
   // Of the direction that has more to carry: the other one hides behind it.
@@ -159,7 +161,9 @@ Result<BenchFigures> bench_figures(const BenchInput& input) {
   out.steps_left_out = begin;
   out.steps_measured = rows.size();
   add_together(rows, &out);
-  out.ns_per_parameter = ratio(out.stream_seconds * 1e9, static_cast<double>(input.parameters));
+  const auto parameters = static_cast<double>(input.parameters);
+  out.ns_per_parameter = ratio(out.stream_seconds * 1e9, parameters);
+  out.step_ns_per_parameter = ratio(out.step_seconds * 1e9, parameters);
   double reached = 0, floors = 0;
   for (size_t r = 0; r < input.steps.size(); ++r) {
     std::vector<const StepFigures*> mine;

@@ -32,6 +32,7 @@ struct BenchInput {
 struct RankBench {
   uint64_t bytes_in = 0;  // a step
   uint64_t bytes_out = 0;
+  uint64_t read_ahead_bytes = 0;  // of bytes_in: before the step was open
   double stream_seconds = 0;
   double best_stream_seconds = 0;
   double in_bytes_per_second = 0;
@@ -62,9 +63,10 @@ struct BenchFigures {
   uint64_t steps_measured = 0;
   uint64_t steps_left_out = 0;
   double step_seconds = 0;    // reduction to gathered parameters, of the slowest rank
-  double stream_seconds = 0;  // the first rank's first lease to the last one's last commit
+  double stream_seconds = 0;  // the step's opening to the last rank's last commit
   double ns_per_parameter = 0;
-  double of_floors = 0;      // all ranks' bytes a second, of all floors'
+  double step_ns_per_parameter = 0;  // of step_seconds
+  double of_floors = 0;              // all ranks' bytes a second, of all floors'
   double finish_spread = 0;  // between the first and the last rank to finish, of stream_seconds
   std::vector<RankBench> ranks;
 };
