@@ -83,11 +83,12 @@ RunReport start_report(const JobPlan& plan) {
 }
 
 // What was made for a job that this launcher cannot carry on goes again, but never a state that
-// counts. REQUIRES: no process of the job lives.
+// counts, or may: it need not be readable here and now. REQUIRES: no process of the job lives.
 void leave(JobClaim& claim) {
   bool counts = claim.resumed;
-  if (const auto state = JobState::open(claim.run); state) {
-    counts = counts || state.value().view().step_committed() != kNoStep;
+  if (!counts && Segment::exists(claim.run.control_segment())) {
+    const auto state = JobState::open(claim.run);
+    counts = !state || state.value().view().step_committed() != kNoStep;
   }
   if (counts || !remove_segments(claim.run).is_ok()) return;
   (void)remove_run_directory(claim.run).is_ok();

@@ -106,7 +106,7 @@ optlease_status guarded(optlease_client* client, Body&& body) noexcept {
     return OPTLEASE_NO_SPACE;
   } catch (const std::exception& error) {
     try {
-      return report(client, status_of(error));
+      return report(client, optlease::status_of(error));
     } catch (...) {
       return OPTLEASE_INTERNAL;
     }
