@@ -151,9 +151,11 @@ namespace {
 
 void add_gpu_rows(const MemoryNeeds& needs, const MachineFacts& facts,
                   std::vector<MemoryRow>* rows) {
-  rows->push_back({"GPUs (/dev/nvidia<n>)", needs.ranks.size(), facts.gpu_count, false,
+  rows->push_back({"GPUs (CUDA_VISIBLE_DEVICES of /dev/nvidia<n>)", needs.ranks.size(),
+                   facts.gpu_count, false,
                    "each rank needs a GPU of its own: lower ranks.world_size, run on a machine "
-                   "that has them (in a container: --gpus all), or set ranks.device = \"cpu\""});
+                   "that has them (in a container: --gpus all), let CUDA_VISIBLE_DEVICES "
+                   "name more of them, or set ranks.device = \"cpu\""});
   rows->push_back({"HBM of the fullest GPU", needs.device_bytes(facts.gpu_count), kNoLimit, true,
                    "", "asked by each actor at its start, which refuses with a table"});
 }

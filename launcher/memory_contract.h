@@ -57,7 +57,7 @@ struct MachineFacts {
   uint64_t host_free_bytes = kNoLimit;  // MemAvailable
   uint64_t descriptor_limit = kNoLimit;
   uint64_t memlock_limit_bytes = kNoLimit;
-  uint64_t gpu_count = kNoLimit;  // device files; kNoLimit: cannot be told
+  uint64_t gpu_count = kNoLimit;  // that a process sees; kNoLimit: cannot be told
 };
 
 struct MemoryRow {

@@ -4,11 +4,14 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "launcher/memory_contract.h"
+#include "launcher/numa_nodes.h"
 
 namespace optlease {
 namespace {
@@ -133,7 +136,9 @@ MachineFacts read_machine_facts(const RunDirectory& run, uint32_t world_size) {
   facts.host_free_bytes = free_kib == kNoLimit / 1024 ? kNoLimit : free_kib * 1024;
   facts.descriptor_limit = limit_of(RLIMIT_NOFILE);
   facts.memlock_limit_bytes = limit_of(RLIMIT_MEMLOCK);
-  facts.gpu_count = count_gpus();
+  std::optional<std::string> visible;
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) visible = list;
+  facts.gpu_count = visible_gpu_count(visible, count_gpus());
   return facts;
 }
 

@@ -173,6 +173,18 @@ Result<std::vector<std::string>> visible_gpus(const std::optional<std::string>& 
                                            " GPUs here"};
 }
 
+uint64_t visible_gpu_count(const std::optional<std::string>& visible_devices, uint64_t gpu_count) {
+  if (!visible_devices) return gpu_count;
+  uint64_t chosen = 0;
+  for (const std::string& word : split(*visible_devices)) {
+    const auto number = number_of<uint64_t>(word);
+    const bool is_uuid = word.starts_with("GPU-") || word.starts_with("MIG-");
+    if (!is_uuid && (!number || *number >= gpu_count)) break;
+    ++chosen;
+  }
+  return chosen;
+}
+
 Result<NumaPlan> choose_numa(const NumaWish& wish, const std::string& root) {
   const std::optional<std::string> list = first_line(root + kOnline);
   std::vector<uint32_t> online;

@@ -36,4 +36,8 @@ Result<std::vector<uint32_t>> parse_node_list(const std::string& text);
 Result<std::vector<std::string>> visible_gpus(const std::optional<std::string>& visible_devices,
                                               const std::string& root);
 
+// Of `gpu_count` GPUs of the machine those that a process sees. As CUDA reads the list: up to its
+// first entry that names none. UUIDs are believed.
+uint64_t visible_gpu_count(const std::optional<std::string>& visible_devices, uint64_t gpu_count);
+
 }  // namespace optlease

@@ -138,5 +138,17 @@ TEST(NodeList, ReadsWhatTheKernelWritesAndNothingElse) {
   }
 }
 
+TEST(VisibleGpuCount, IsTheListsUpToItsFirstEntryThatNamesNone) {
+  EXPECT_EQ(visible_gpu_count({}, 4), 4u) << "no list: all";
+  EXPECT_EQ(visible_gpu_count("0", 4), 1u);
+  EXPECT_EQ(visible_gpu_count("3,1", 4), 2u);
+  EXPECT_EQ(visible_gpu_count("0,4,1", 4), 1u) << "there is no fifth";
+  EXPECT_EQ(visible_gpu_count("", 4), 0u);
+  EXPECT_EQ(visible_gpu_count("-1", 4), 0u);
+  EXPECT_EQ(visible_gpu_count("none", 4), 0u);
+  EXPECT_EQ(visible_gpu_count("GPU-8932f937,MIG-5c89852c,1", 4), 3u);
+  EXPECT_EQ(visible_gpu_count("0,1", UINT64_MAX), 2u) << "a machine that does not tell";
+}
+
 }  // namespace
 }  // namespace optlease
