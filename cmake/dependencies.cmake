@@ -3,7 +3,7 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Boost 1.74 REQUIRED)            # Interprocess: shm/segment.cc only
-pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)   # actors/wire/socket.cc only, through cppzmq
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)   # actors/wire/socket.cc, through cppzmq
 # libzmq's own dependencies bring -isystem flags, which FindPkgConfig places differently when it
 # reads its cache: a second configure would change command lines and build anew. Its header needs
 # nothing of them.
@@ -20,8 +20,9 @@ if(OPTLEASE_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
-# CUDA is found, not required: without it everything builds for the CPU device. The runtime is linked
-# statically and no target links libcuda.so, so every program starts on machines without a driver.
+# CUDA is found, not required: without it everything builds for the CPU device. The runtime is
+# linked statically and no target links libcuda.so, so every program starts on machines without a
+# driver.
 set(OPTLEASE_HAVE_CUDA OFF)
 if(OPTLEASE_CUDA)
   include(CheckLanguage)
@@ -29,7 +30,8 @@ if(OPTLEASE_CUDA)
   find_package(CUDAToolkit QUIET)
   if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cudart_static)
     set(OPTLEASE_HAVE_CUDA ON)
-    set(OPTLEASE_CUDA_ARCHITECTURES "" CACHE STRING "As CMAKE_CUDA_ARCHITECTURES; empty: 8.0, 9.0, 10.0")
+    set(OPTLEASE_CUDA_ARCHITECTURES "" CACHE STRING
+      "As CMAKE_CUDA_ARCHITECTURES; empty: 8.0, 9.0, 10.0")
     enable_language(CUDA)
     if(OPTLEASE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES ${OPTLEASE_CUDA_ARCHITECTURES})
@@ -43,9 +45,9 @@ if(OPTLEASE_CUDA)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-    # Between GPUs; actors/gpu_actor/nccl_*.cc only. The header is needed; the library (2.19 or later,
-    # of the header's major version) is loaded at run time by ranks that have peers, from where the
-    # loader looks or else from where it is found now: programs start without it.
+    # Between GPUs; actors/gpu_actor/nccl_*.cc only. The header is needed; the library (2.19 or
+    # later, of the header's major version) is loaded at run time by ranks that have peers, from
+    # where the loader looks or else from where it is found now: programs start without it.
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
     find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
     set(OPTLEASE_NCCL_FOUND_AT "")

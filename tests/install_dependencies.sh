@@ -33,7 +33,8 @@ fi
 
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+    missing+=("$package")
 done
 if [ ${#missing[@]} -eq 0 ]; then
   echo "dependencies: all ${#packages[@]} packages are installed"
@@ -43,7 +44,8 @@ fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || {
-    echo "dependencies: these packages are missing and neither root nor sudo is here: ${missing[*]}" >&2
+    echo "dependencies: neither root nor sudo is here, and these packages are missing:" \
+      "${missing[*]}" >&2
     exit 1
   }
   as_root=(sudo)

@@ -5,7 +5,7 @@
 #   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
-#   bash tests/run.sh --seed N            repeats the random numbers of a run; its seeds are in LastTest.log
+#   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,4 +30,5 @@ cmake --build --preset "$preset" --parallel "$(nproc)"
 echo "test: preset $preset${label:+, label $label}"
 # Loopback and shared memory are the only things the tests touch; system tests run one at a time
 # (RUN_SERIAL), unit tests side by side.
-exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" ${label:+-L "$label"}
+exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
+  --parallel "$(nproc)" ${label:+-L "$label"}

@@ -3,11 +3,12 @@
 rank that restarts. Runs configs/synthetic.toml with the programs beside `optlease` and prints one
 JSON object; ratios are within one run.
 
-    tests/bench/lease_cost.py [--optlease build/release/bin/optlease] [--elements N] [--window-mib N]
+    tests/bench/lease_cost.py [--optlease build/release/bin/optlease] [--elements N]
+                              [--window-mib N]
 
 cost     CPU time of the host store (all it does is serve leases, records and commits) and of the
-         actors' message threads, and the actors' waits for leases, against the wall time of the same
-         steps. CPU time is read from /proc/PID/task/TID/schedstat, in nanoseconds.
+         actors' message threads, and the actors' waits for leases, against the wall time of the
+         same steps. CPU time is read from /proc/PID/task/TID/schedstat, in nanoseconds.
 restart  the longest step of rank 0, and what it waited for leases, in a job whose rank 1 is killed
          in its update, against the same job undisturbed.
 """
@@ -112,8 +113,8 @@ def cost(args):
 
 
 def restart(args):
-    settings = {"ranks.world_size": 2, "model.elements": args.elements // 4, "job.steps": args.steps,
-                "offload.chunk_size_mb": 1}
+    settings = {"ranks.world_size": 2, "model.elements": args.elements // 4,
+                "job.steps": args.steps, "offload.chunk_size_mb": 1}
     kill = '\n[[rehearse]]\nrole = "gpu_actor"\nrank = 1\nstep = %d\nphase = "update"\n' % (
         args.steps // 2)
     found = {}

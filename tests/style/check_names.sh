@@ -7,7 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tidy() { clang-tidy --quiet --config-file=.clang-tidy --header-filter='.*' "$1" -- -std=c++20 -I. -I"$work"; }
+tidy() {
+  clang-tidy --quiet --config-file=.clang-tidy --header-filter='.*' "$1" -- -std=c++20 -I. \
+    -I"$work"
+}
 
 cat >"$work/planted.h" <<'HEADER'
 struct wrong_struct {
@@ -23,7 +26,8 @@ found=$(tidy "$work/planted.cc" 2>/dev/null | grep -c 'readability-identifier-na
 
 # Left out: headers that need a CUDA or NCCL installation to parse.
 find shm kernels actors launcher -name '*.h' | sort |
-  { xargs grep -LE 'include <(cuda|nccl)' || true; } | sed 's/.*/#include "&"/' >"$work/all_headers.cc"
+  { xargs grep -LE 'include <(cuda|nccl)' || true; } | sed 's/.*/#include "&"/' \
+  >"$work/all_headers.cc"
 headers=$(wc -l <"$work/all_headers.cc")
 [ "$headers" -gt 50 ] || { echo "only $headers headers found" >&2; exit 1; }
 tidy "$work/all_headers.cc" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
