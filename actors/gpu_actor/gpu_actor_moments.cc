@@ -103,13 +103,13 @@ void GpuActor::at_phase(RehearsePhase phase, Step step) {
     return what.role != Role::kGpuActor || what.rank != rank_.value;
   });
   // The loop stands still meanwhile: neither lease nor heartbeat may run out.
-  const uint64_t until_ms = now_ms() + std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
-                                                 plan_.restart.heartbeat_timeout_ms / 2});
+  const Deadline deadline = Deadline::after_ms(
+      static_cast<int64_t>(std::min({kRehearseTimeoutMsMax, plan_.restart.lease_ms / 2,
+                                     plan_.restart.heartbeat_timeout_ms / 2})));
   for (const uint32_t index : due) {
     std::erase(rehearsals_left_, index);
     log_info("rehearsal %u: %s of step %lld", index, name_of(phase), static_cast<long long>(step));
-    const uint64_t left_ms = until_ms - std::min(until_ms, now_ms());
-    const Status done = lifeline_.rehearse(index, static_cast<int>(left_ms));
+    const Status done = lifeline_.rehearse(index, deadline.remaining_ms());
     if (!done.is_ok()) log_warn("rehearsal %u: %s", index, done.text().c_str());
   }
 }
