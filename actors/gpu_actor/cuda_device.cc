@@ -172,6 +172,7 @@ void CudaDevice::copy(StreamKind kind, void* destination, const void* source, ui
                  static_cast<unsigned long long>(bytes));
   if (bytes == 0 || !failure_.is_ok()) return;
   const bool in = kind == StreamKind::kCopyIn;
+  count_copy(in, bytes);
   (in ? counters_.bytes_in : counters_.bytes_out) += bytes;
   const void* host = in ? source : destination;
   const cudaStream_t stream = at(kind).work;

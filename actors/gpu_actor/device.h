@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "actors/runtime/life_figures.h"
 #include "kernels/adam_cpu.h"
 #include "kernels/adam_math.h"
 #include "shm/contract/ids.h"
@@ -49,6 +50,9 @@ struct HostMemory {
 class Device {
  public:
   virtual ~Device() = default;
+  // Counts every later copy between host and device in `figures`, too, before it is enqueued.
+  // They outlive the device.
+  void count_copies_in(LifeFigures* figures) { figures_ = figures; }
   virtual const char* name() const = 0;
 
   // `count` buffers of `bytes_each`, made once; NoSpace with numbers. Kept until destruction.
@@ -90,6 +94,15 @@ class Device {
   // The first thing that went wrong on the device. Nothing is reached any more after that, and
   // nothing that was enqueued may be trusted: the process ends and its successor begins anew.
   virtual Status failure() const = 0;
+
+ protected:
+  // What copy() begins with, where it copies anything.
+  void count_copy(bool in, uint64_t bytes) {
+    if (figures_ != nullptr) figures_->add_copy(in, bytes);
+  }
+
+ private:
+  LifeFigures* figures_ = nullptr;
 };
 
 // What the CUDA driver reads from the environment when it makes a context; first thing in main,

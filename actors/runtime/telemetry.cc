@@ -44,6 +44,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_leases_deferred_total", t.leases_deferred_total);
   a("optlease_actor_credit_wait_seconds_total", t.credit_wait_seconds_total);
   a("optlease_actor_exposed_stall_seconds_total", t.exposed_stall_seconds_total);
+  a("optlease_actor_step_lease_wait_seconds", t.step_lease_wait_seconds);
+  a("optlease_actor_step_exposed_stall_seconds", t.step_exposed_stall_seconds);
   a("optlease_actor_kernel_seconds_total", t.kernel_seconds_total);
   a("optlease_actor_commits_total", t.commits_total);
   a("optlease_actor_refusals_total", t.refusals_total);
@@ -52,6 +54,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_staging_peak_bytes", t.staging_peak_bytes);
   a("optlease_actor_staging_budget_bytes", t.staging_budget_bytes);
   a("optlease_actor_resident_bytes", t.resident_bytes);
+  a("optlease_actor_rss_bytes", t.rss_bytes);
+  a("optlease_actor_private_bytes", t.private_bytes);
   a("optlease_actor_steps_total", t.steps_total);
   a("optlease_actor_steps_skipped_total", t.steps_skipped_total);
   a("optlease_actor_step_seconds", t.step_seconds);
@@ -61,18 +65,16 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_step_seconds_max", t.step_seconds_history.max);
   a("optlease_actor_step_wait_peers_seconds", t.timeline.wait_peers);
   a("optlease_actor_step_reduce_seconds", t.timeline.reduce);
-  a("optlease_actor_step_norm_seconds", t.timeline.norm);
   a("optlease_actor_step_wait_open_seconds", t.timeline.wait_open);
   a("optlease_actor_step_stream_seconds", t.timeline.stream);
   a("optlease_actor_step_wait_committed_seconds", t.timeline.wait_committed);
   a("optlease_actor_step_gather_seconds", t.timeline.gather);
   a("optlease_actor_grad_norm", t.grad_norm);
-  a("optlease_actor_loss", t.loss);
 }
 
 bool parse_phase(const std::string& text, Phase* out) {
   for (uint32_t number = 0; number <= static_cast<uint32_t>(Phase::kStopping); ++number) {
-    if (text != name_of(static_cast<Phase>(number))) continue;
+    if (!is_phase(number) || text != name_of(static_cast<Phase>(number))) continue;
     *out = static_cast<Phase>(number);
     return true;
   }
@@ -88,8 +90,6 @@ struct Writer {
       document[key] = name_of(value);
     } else if constexpr (std::is_same_v<T, double>) {
       document[key] = std::isfinite(value) ? Json(value) : Json(nullptr);
-    } else if constexpr (std::is_same_v<T, std::optional<double>>) {
-      (*this)(key, value.value_or(std::nan("")));
     } else {
       document[key] = value;
     }
@@ -122,12 +122,6 @@ struct Reader {
   static bool read(const Json& json, double& out) {
     if (!json.is_number() && !json.is_null()) return false;
     out = json.is_null() ? std::nan("") : json.get<double>();
-    return true;
-  }
-  static bool read(const Json& json, std::optional<double>& out) {
-    if (!json.is_number() && !json.is_null()) return false;
-    out.reset();
-    if (json.is_number()) out = json.get<double>();
     return true;
   }
   template <class T>

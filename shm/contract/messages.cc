@@ -17,8 +17,6 @@ const char* name_of(Phase phase) {
       return "wait_peers";
     case Phase::kReduce:
       return "reduce";
-    case Phase::kNorm:
-      return "norm";
     case Phase::kWaitOpen:
       return "wait_open";
     case Phase::kStream:
@@ -31,6 +29,10 @@ const char* name_of(Phase phase) {
       return "stopping";
   }
   return "?";
+}
+
+bool is_phase(uint32_t number) {
+  return number <= static_cast<uint32_t>(Phase::kStopping) && number != 5;
 }
 
 const char* name_of(MessageKind kind) {
@@ -264,8 +266,7 @@ const char* why_invalid_body(MessageKind kind, const void* frame) {
     if (body_at<StepReplyBody>(frame).status > static_cast<uint16_t>(StatusCode::kInternal))
       return "the status is unknown";
   } else if (kind == MessageKind::kHeartbeat) {
-    if (body_at<HeartbeatBody>(frame).phase > static_cast<uint32_t>(Phase::kStopping))
-      return "the phase is unknown";
+    if (!is_phase(body_at<HeartbeatBody>(frame).phase)) return "the phase is unknown";
   } else if (kind == MessageKind::kStatusReply) {
     if (body_at<StatusReplyBody>(frame).rank_count > kRankCountMax)
       return "rank_count is past 1024";

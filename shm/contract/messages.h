@@ -225,8 +225,7 @@ enum class Phase : uint32_t {
   kIdle = 1,          // between steps
   kInitialise = 2,
   kWaitPeers = 3,     // its gradients are ready, others' are not
-  kReduce = 4,
-  kNorm = 5,
+  kReduce = 4,        // and the norm of what was reduced, for which 5 was kept; nobody ever said it
   kWaitOpen = 6,
   kStream = 7,
   kWaitCommitted = 8,
@@ -234,6 +233,7 @@ enum class Phase : uint32_t {
   kStopping = 10,
 };
 const char* name_of(Phase phase);
+bool is_phase(uint32_t number);
 const char* name_of(MessageKind kind);
 
 static_assert(sizeof(HelloBody) == 40 && sizeof(WelcomeBody) == 32 && sizeof(StepReadyBody) == 16 &&
