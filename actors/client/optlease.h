@@ -138,7 +138,8 @@ OPTLEASE_API uint32_t optlease_abi_version(void);
 OPTLEASE_API const char* optlease_status_name(optlease_status status);
 /* What the last failing call on `client` (NULL: of this thread, on any client) had to say, in
  * words;
- * "" where none failed. Valid until the next failing call on that client (in this thread). */
+ * "" where none failed. Valid until the next failing call on that client (in this thread). In a
+ * forked child, which may not use `client`: as for NULL. */
 OPTLEASE_API const char* optlease_last_error(const optlease_client* client);
 
 /* Attaches to the job's actor of one rank. NULL options: everything from the environment. Waits, at

@@ -95,22 +95,29 @@ optlease_status report(optlease_client* client, const Status& status) {
   return static_cast<optlease_status>(status.code());
 }
 
+// `text` is short enough for a string's own storage: it allocates nothing, whatever is wrong.
+void report_plainly(optlease_client* client, const char* text) noexcept {
+  thread_error() = text;
+  if (client != nullptr) client->last_error = text;
+}
+
 // Runs `body`, which returns a Status, so that nothing is thrown past the interface.
 template <class Body>
 optlease_status guarded(optlease_client* client, Body&& body) noexcept {
   try {
     return report(client, body());
   } catch (const std::bad_alloc&) {
-    // The text is short enough for a string's own storage: it allocates nothing.
-    thread_error() = "out of memory";
+    report_plainly(client, "out of memory");
     return OPTLEASE_NO_SPACE;
   } catch (const std::exception& error) {
     try {
       return report(client, optlease::status_of(error));
     } catch (...) {
+      report_plainly(client, "out of memory");
       return OPTLEASE_INTERNAL;
     }
   } catch (...) {
+    report_plainly(client, "unknown error");
     return OPTLEASE_INTERNAL;
   }
 }
@@ -202,7 +209,9 @@ const char* optlease_status_name(optlease_status status) {
 }
 
 const char* optlease_last_error(const optlease_client* client) {
-  return client != nullptr ? client->last_error.c_str() : thread_error().c_str();
+  // A forked child leaves its parent's client as it is: what went wrong there is the thread's word.
+  const bool own = client != nullptr && client->owner_pid == ::getpid();
+  return own ? client->last_error.c_str() : thread_error().c_str();
 }
 
 optlease_status optlease_attach(const optlease_attach_options* options, optlease_client** out) {

@@ -102,6 +102,7 @@ char* CpuDevice::staging(uint32_t buffer) {
 }
 
 void CpuDevice::copy(StreamKind stream, void* destination, const void* source, uint64_t bytes) {
+  count_copy(stream != StreamKind::kCopyOut, bytes);
   (stream == StreamKind::kCopyOut ? bytes_out_ : bytes_in_) += bytes;
   enqueue(stream, [=] { std::memcpy(destination, source, bytes); });
 }

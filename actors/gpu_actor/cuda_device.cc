@@ -189,6 +189,7 @@ void CudaDevice::copy(StreamKind kind, void* destination, const void* source, ui
                  static_cast<unsigned long long>(bytes));
   if (bytes == 0 || !failure_.is_ok()) return;
   const bool in = kind == StreamKind::kCopyIn;
+  count_copy(in, bytes);
   (in ? counters_.bytes_in : counters_.bytes_out) += bytes;
   char* to = static_cast<char*>(destination);
   const char* from = static_cast<const char*>(source);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/runtime/life_figures.h"
 #include "kernels/adam_cpu.h"
 #include "kernels/adam_math.h"
 #include "shm/contract/ids.h"
@@ -50,6 +51,9 @@ struct HostMemory {
 class Device {
  public:
   virtual ~Device() = default;
+  // Counts every later copy between host and device in `figures`, too, before it is enqueued.
+  // They outlive the device.
+  void count_copies_in(LifeFigures* figures) { figures_ = figures; }
   virtual const char* name() const = 0;
 
   // `count` buffers of `bytes_each`, made once; NoSpace with numbers. Kept until destruction.
@@ -97,6 +101,15 @@ class Device {
   virtual Status failure() const = 0;
   // "0000:3b:00.0", as CUDA writes it; empty where it is no PCI device.
   virtual std::string pci_address() const { return {}; }
+
+ protected:
+  // What copy() begins with, where it copies anything.
+  void count_copy(bool in, uint64_t bytes) {
+    if (figures_ != nullptr) figures_->add_copy(in, bytes);
+  }
+
+ private:
+  LifeFigures* figures_ = nullptr;
 };
 
 // What the CUDA driver reads from the environment when it makes a context; first thing in main,

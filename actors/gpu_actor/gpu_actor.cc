@@ -49,14 +49,15 @@ GpuActor::~GpuActor() {
 }
 
 Result<std::unique_ptr<GpuActor>> GpuActor::create(const ChildArgs& args, JobPlan plan,
-                                                   const RunDirectory& directory,
-                                                   Lifeline lifeline) {
+                                                   const RunDirectory& directory, Lifeline lifeline,
+                                                   LifeFigures* figures) {
   if (args.rank >= plan.segment.world_size) {
     return Status(StatusCode::kInvalidArgument,
                   format("rank %u of a job with %u ranks", args.rank, plan.segment.world_size));
   }
   std::unique_ptr<GpuActor> actor(
       new GpuActor(args, std::move(plan), directory, std::move(lifeline)));
+  if (figures != nullptr) actor->figures_ = figures;
   const Status opened = actor->open_parts();
   if (!opened.is_ok()) return opened;
   return actor;

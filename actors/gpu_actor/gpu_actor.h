@@ -19,6 +19,7 @@
 #include "actors/gpu_actor/trainer_desk.h"
 #include "actors/gpu_actor/window_pipeline.h"
 #include "actors/runtime/child_args.h"
+#include "actors/runtime/life_figures.h"
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/telemetry.h"
 #include "shm/chunk_window.h"
@@ -27,9 +28,11 @@ namespace optlease {
 
 class GpuActor final : public PipelinePort {
  public:
-  // Opens everything; nothing is leased yet. The error says what is missing.
+  // Opens everything; nothing is leased yet. The error says what is missing. `figures`, which
+  // outlive the actor, are where it writes what it has done; null: nobody reads them.
   static Result<std::unique_ptr<GpuActor>> create(const ChildArgs& args, JobPlan plan,
-                                                  const RunDirectory& directory, Lifeline lifeline);
+                                                  const RunDirectory& directory, Lifeline lifeline,
+                                                  LifeFigures* figures = nullptr);
   ~GpuActor() override;
   // Until the store says stop (kOk), the launcher is gone, or an error. Logs the reason.
   ExitCode run();
@@ -152,6 +155,8 @@ class GpuActor final : public PipelinePort {
   std::string exit_reason_;
 
   // For telemetry.
+  LifeFigures own_figures_;
+  LifeFigures* figures_ = &own_figures_;
   uint64_t refusals_ = 0;
   uint64_t steps_done_ = 0;
   uint64_t steps_skipped_ = 0;
@@ -162,6 +167,8 @@ class GpuActor final : public PipelinePort {
   uint64_t gather_begun_us_ = 0;
   double last_step_seconds_ = 0;
   DeviceCounters counters_at_run_;  // what was prefetched is not in the rates
+  PipelineCounters waits_at_step_;  // when the last step was over
+  double step_lease_wait_seconds_ = 0, step_stall_seconds_ = 0;
   double h2d_rate_ = 0, d2h_rate_ = 0;
   double last_grad_norm_;
   std::optional<StepLog> step_log_;

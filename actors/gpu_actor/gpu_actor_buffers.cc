@@ -111,11 +111,14 @@ Status GpuActor::open_device() {
   const int64_t node = rank_.value < nodes.size() ? nodes[rank_.value] : -1;
   const std::string elsewhere = numa_mismatch(device_->pci_address(), node);
   if (!elsewhere.empty()) log_warn("%s", elsewhere.c_str());
+  device_->count_copies_in(figures_);
   OPTLEASE_TRY(open_step_log());
-  return once_predecessor_is_gone(full, successor, [&] {
+  OPTLEASE_TRY(once_predecessor_is_gone(full, successor, [&] {
     return device_->allocate_staging(arena_.chunks.empty() ? 0 : plan_.staging_buffers,
                                      arena_.slot_bytes * plan_.segment.window_chunks);
-  });
+  }));
+  figures_->set_staging(device_->staging_bytes(), plan_.staging_budget_bytes(rank_));
+  return Status::ok();
 }
 
 Status GpuActor::open_buffers() {

@@ -65,10 +65,15 @@ void GpuActor::count_step(Step step) {
     h2d_rate_ = static_cast<double>(now.bytes_in - counters_at_run_.bytes_in) / streaming;
     d2h_rate_ = static_cast<double>(now.bytes_out - counters_at_run_.bytes_out) / streaming;
     last_timeline_ = timeline_;
+    const PipelineCounters& waits = pipeline_->counters();
+    step_lease_wait_seconds_ = waits.lease_wait_seconds - waits_at_step_.lease_wait_seconds;
+    step_stall_seconds_ = waits.stall_seconds - waits_at_step_.stall_seconds;
+    figures_->step_over(step, last_step_seconds_);
     if (step_log_) step_log_->step_over(step, last_step_seconds_);
   }
   step_started_us_ = 0;
   timeline_ = {};
+  waits_at_step_ = pipeline_->counters();
 }
 
 bool GpuActor::is_rehearsed_here(uint32_t index, RehearsePhase phase, Step step) const {

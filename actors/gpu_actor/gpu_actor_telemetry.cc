@@ -5,6 +5,7 @@
 
 #include "actors/gpu_actor/gpu_actor.h"
 #include "actors/runtime/clock.h"
+#include "actors/runtime/process_memory.h"
 
 namespace optlease {
 namespace {
@@ -53,7 +54,6 @@ void GpuActor::account_phase_time() {
       timeline_.wait_peers += seconds;
       break;
     case Phase::kReduce:
-    case Phase::kNorm:
       timeline_.reduce += seconds;
       break;
     case Phase::kWaitOpen:
@@ -78,6 +78,7 @@ void GpuActor::account_phase_time() {
 
 void GpuActor::publish_telemetry() {
   const int64_t now = now_ms();
+  figures_->set_credit(pipeline_->counters().deferred, pipeline_->counters().credit_wait_seconds);
   if (publisher_->due(now)) {
     if (step_log_) step_log_->look_at_memory(*device_);
     publisher_->publish(telemetry(), now);
@@ -126,6 +127,8 @@ ActorTelemetry GpuActor::telemetry() const {
   t.leases_deferred_total = pipeline.deferred;
   t.credit_wait_seconds_total = pipeline.credit_wait_seconds;
   t.exposed_stall_seconds_total = pipeline.stall_seconds;
+  t.step_lease_wait_seconds = step_lease_wait_seconds_;
+  t.step_exposed_stall_seconds = step_stall_seconds_;
   t.kernel_seconds_total = device.kernel_seconds;
   t.commits_total = pipeline.commits;
   t.refusals_total = refusals_ + desk_->refusals();
@@ -134,6 +137,9 @@ ActorTelemetry GpuActor::telemetry() const {
   t.staging_peak_bytes = device_->staging_bytes();  // made once, never grown
   t.staging_budget_bytes = plan_.staging_budget_bytes(rank_);
   t.resident_bytes = arena_.resident_slot_bytes * arena_.slot_count;
+  const ProcessMemory memory = own_memory();
+  t.rss_bytes = memory.rss_bytes;
+  t.private_bytes = memory.private_bytes;
   t.steps_total = steps_done_;
   t.steps_skipped_total = steps_skipped_;
   t.step_seconds = last_step_seconds_;

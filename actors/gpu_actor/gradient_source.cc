@@ -10,11 +10,6 @@
 namespace optlease {
 namespace {
 
-void replace_all(std::string* text, const std::string& from, const std::string& to) {
-  for (size_t at = text->find(from); at != std::string::npos; at = text->find(from, at + to.size()))
-    text->replace(at, from.size(), to);
-}
-
 // Rank 0's first element: of the first space, with elements, that it is a member of.
 bool holds_first_element_of_rank_0(const SegmentPlan& plan, uint32_t space) {
   for (uint32_t i = 0; i < plan.spaces.size(); ++i)
@@ -81,13 +76,6 @@ Status fill_replay(const SafetensorsReader& file, const SpaceSpec& space, Gradie
 }
 
 }  // namespace
-
-std::string replay_file_of(const std::string& pattern, Step step, Rank rank) {
-  std::string path = pattern;
-  replace_all(&path, "{step}", std::to_string(step));
-  replace_all(&path, "{rank}", std::to_string(rank.value));
-  return path;
-}
 
 Status validate_gradient_source(const JobPlan& plan) {
   if (plan.gradients.source == GradientSource::kReplay && plan.gradients.replay_path.empty())

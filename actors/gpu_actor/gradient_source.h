@@ -9,14 +9,12 @@
 
 #include "actors/gpu_actor/gradient_math.h"
 #include "actors/runtime/job_plan.h"
+#include "actors/tensor_files/replay_file.h"
 #include "actors/tensor_files/safetensors.h"
 #include "shm/contract/ids.h"
 #include "shm/contract/status.h"
 
 namespace optlease {
-
-// `pattern` with each "{step}" and "{rank}" replaced by the number.
-std::string replay_file_of(const std::string& pattern, Step step, Rank rank);
 
 // The broken rule of the plan's gradient source in words. Looks at no file: those of later steps
 // may still be on their way. A replay path without "{step}" replays one file at every step.

@@ -33,8 +33,9 @@ ExitCode run_actor(const ChildArgs& args) {
   if (failed.is_ok()) {
     Result<JobPlan> plan = read_job_plan(directory.value().job_file());
     if (plan.is_ok()) {
-      Result<std::unique_ptr<GpuActor>> actor = GpuActor::create(
-          args, std::move(plan).value(), directory.value(), std::move(lifeline).value());
+      Result<std::unique_ptr<GpuActor>> actor =
+          GpuActor::create(args, std::move(plan).value(), directory.value(),
+                           std::move(lifeline).value(), hold.value().figures());
       if (actor.is_ok()) return actor.value()->run();
       failed = actor.status();
     } else {

@@ -25,6 +25,11 @@ std::string rate_text(double bytes_per_second) {
   return std::isfinite(bytes_per_second) ? format("%.2f", bytes_per_second / 1e9) : "-";
 }
 
+// "0.3 ms (1.20 s)": of the last step, and since the incarnation started.
+std::string step_and_all(double step_seconds, double all_seconds) {
+  return seconds_text(step_seconds) + " (" + seconds_text(all_seconds) + ")";
+}
+
 using T = const ActorTelemetry&;
 using V = const RankView&;
 const std::array kColumns{
@@ -36,8 +41,13 @@ const std::array kColumns{
     Column{"out GB/s", [](T t, V) { return rate_text(t.step_d2h_bytes_per_second); }},
     Column{"step time", [](T t, V) { return seconds_text(t.step_seconds); }},
     Column{"p99", [](T t, V) { return seconds_text(t.step_seconds_history.p99); }},
-    Column{"lease wait", [](T t, V) { return seconds_text(t.lease_wait_seconds_total); }},
-    Column{"stall", [](T t, V) { return seconds_text(t.exposed_stall_seconds_total); }},
+    Column{
+        "lease wait (all)",
+        [](T t, V) { return step_and_all(t.step_lease_wait_seconds, t.lease_wait_seconds_total); }},
+    Column{"stall (all)",
+           [](T t, V) {
+             return step_and_all(t.step_exposed_stall_seconds, t.exposed_stall_seconds_total);
+           }},
     Column{"commits", [](T t, V) { return number_text(t.commits_total); }},
     Column{"refused", [](T t, V) { return number_text(t.refusals_total); }},
     Column{"skipped", [](T t, V) { return number_text(t.steps_skipped_total); }},
@@ -46,6 +56,9 @@ const std::array kColumns{
            [](T t, V) {
              return bytes_text(t.staging_bytes) + "/" + bytes_text(t.staging_budget_bytes);
            }},
+    Column{"resident", [](T t, V) { return bytes_text(t.resident_bytes); }},
+    Column{"host memory",
+           [](T t, V) { return bytes_text(t.private_bytes) + "/" + bytes_text(t.rss_bytes); }},
     Column{"gaps", [](T, V v) { return number_text(v.gaps); }},
 };
 

@@ -27,6 +27,7 @@ constexpr long kLookEveryNs = 500'000'000;           // a wake that was missed c
 struct Page {
   uint64_t magic;
   pthread_mutex_t mutex;
+  LifeFigures figures;
 };
 static_assert(sizeof(Page) <= kPageBytes);
 
@@ -69,6 +70,7 @@ Status lay_out(Page* page) {
     return {StatusCode::kInternal,
             format("no robust mutex for a death page: %s", std::strerror(error))};
   }
+  new (&page->figures) LifeFigures();
   page->magic = kMagic;
   return Status::ok();
 }
@@ -139,6 +141,10 @@ DeathWatch::~DeathWatch() {
   }
   thread_.join();
 }
+
+LifeFigures* DeathPageHold::figures() const { return held() ? &page_in(page_)->figures : nullptr; }
+
+LifeTotals DeathWatch::totals() const { return page_in(page_)->figures.read(); }
 
 bool DeathWatch::dead() const { return (load(page_in(page_)) & FUTEX_OWNER_DIED) != 0; }
 

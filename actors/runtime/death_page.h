@@ -9,6 +9,9 @@
 // A child that is stopped (SIGSTOP) is not dead. One that never took the page, or that let go of it
 // in order, is never announced here: the lifeline and the pidfd tell of those.
 //
+// The rest of the page holds what the child has done so far (LifeFigures): it writes, and the
+// launcher reads it when the child is gone.
+//
 // Used by the launcher (DeathWatch) and by the programs that it starts (DeathPageHold).
 #pragma once
 
@@ -17,6 +20,7 @@
 #include <memory>
 #include <thread>
 
+#include "actors/runtime/life_figures.h"
 #include "shm/contract/status.h"
 #include "shm/shared_buffer.h"
 
@@ -37,6 +41,8 @@ class DeathPageHold {
   ~DeathPageHold();
 
   bool held() const { return page_.data() != nullptr; }
+  // Where the child's figures belong; null where nothing is held.
+  LifeFigures* figures() const;
 
  private:
   explicit DeathPageHold(MappedBuffer page) : page_(std::move(page)) {}
@@ -60,6 +66,8 @@ class DeathWatch {
   int fd() const { return event_.get(); }
   // The same, looked up in the page: never later than the lifeline's end.
   bool dead() const;
+  // What the child had written by now; final once it is reaped.
+  LifeTotals totals() const;
 
  private:
   DeathWatch(UniqueFd child_fd, MappedBuffer page, UniqueFd event);

@@ -42,6 +42,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_leases_deferred_total", t.leases_deferred_total);
   a("optlease_actor_credit_wait_seconds_total", t.credit_wait_seconds_total);
   a("optlease_actor_exposed_stall_seconds_total", t.exposed_stall_seconds_total);
+  a("optlease_actor_step_lease_wait_seconds", t.step_lease_wait_seconds);
+  a("optlease_actor_step_exposed_stall_seconds", t.step_exposed_stall_seconds);
   a("optlease_actor_kernel_seconds_total", t.kernel_seconds_total);
   a("optlease_actor_commits_total", t.commits_total);
   a("optlease_actor_refusals_total", t.refusals_total);
@@ -50,6 +52,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_staging_peak_bytes", t.staging_peak_bytes);
   a("optlease_actor_staging_budget_bytes", t.staging_budget_bytes);
   a("optlease_actor_resident_bytes", t.resident_bytes);
+  a("optlease_actor_rss_bytes", t.rss_bytes);
+  a("optlease_actor_private_bytes", t.private_bytes);
   a("optlease_actor_steps_total", t.steps_total);
   a("optlease_actor_steps_skipped_total", t.steps_skipped_total);
   a("optlease_actor_step_seconds", t.step_seconds);
@@ -59,13 +63,11 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_step_seconds_max", t.step_seconds_history.max);
   a("optlease_actor_step_wait_peers_seconds", t.timeline.wait_peers);
   a("optlease_actor_step_reduce_seconds", t.timeline.reduce);
-  a("optlease_actor_step_norm_seconds", t.timeline.norm);
   a("optlease_actor_step_wait_open_seconds", t.timeline.wait_open);
   a("optlease_actor_step_stream_seconds", t.timeline.stream);
   a("optlease_actor_step_wait_committed_seconds", t.timeline.wait_committed);
   a("optlease_actor_step_gather_seconds", t.timeline.gather);
   a("optlease_actor_grad_norm", t.grad_norm);
-  a("optlease_actor_loss", t.loss);
 }
 
 double unix_seconds() {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +19,12 @@
 
 namespace optlease {
 
-inline constexpr uint32_t kTelemetrySchema = 1;
+inline constexpr uint32_t kTelemetrySchema = 2;
 
 // Where the last whole step's time went, in seconds; the stages follow one another.
 struct StepTimeline {
   double wait_peers = 0;
-  double reduce = 0;
-  double norm = 0;
+  double reduce = 0;  // with the norm
   double wait_open = 0;
   double stream = 0;
   double wait_committed = 0;
@@ -58,6 +56,8 @@ struct ActorTelemetry {
   uint64_t leases_deferred_total = 0;      // granted only when credit came free
   double credit_wait_seconds_total = 0;    // of those, from asked to granted, summed over windows
   double exposed_stall_seconds_total = 0;  // link idle although chunks were left to move
+  double step_lease_wait_seconds = 0;      // of both, what came since the step before the last
+  double step_exposed_stall_seconds = 0;
   double kernel_seconds_total = 0;
   // Events.
   uint64_t commits_total = 0;  // chunks
@@ -68,6 +68,8 @@ struct ActorTelemetry {
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
   uint64_t resident_bytes = 0;  // slots of the state's part that stays on the device
+  uint64_t rss_bytes = 0;       // host memory of the process, mapped segments included
+  uint64_t private_bytes = 0;   // of it, what no segment and no file is behind
   // Steps.
   uint64_t steps_total = 0;
   uint64_t steps_skipped_total = 0;
@@ -75,7 +77,6 @@ struct ActorTelemetry {
   StepTimeSummary step_seconds_history;
   StepTimeline timeline;
   double grad_norm = std::nan("");
-  std::optional<double> loss;  // where the trainer reports one
 };
 
 std::string to_json(const ActorTelemetry& telemetry);

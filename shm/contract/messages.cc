@@ -17,8 +17,6 @@ const char* name_of(Phase phase) {
       return "wait_peers";
     case Phase::kReduce:
       return "reduce";
-    case Phase::kNorm:
-      return "norm";
     case Phase::kWaitOpen:
       return "wait_open";
     case Phase::kStream:

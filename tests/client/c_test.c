@@ -263,6 +263,7 @@ static void waits_for_an_actor_that_comes_later(void) {
 static void refuses_a_forked_child_and_serves_the_parent_on(void) {
   fake_job* job = fake_job_start("c-fork");
   optlease_client* client = attach();
+  CHECK_STATUS(optlease_space(client, 3, NULL), OPTLEASE_NOT_FOUND);
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -271,12 +272,14 @@ static void refuses_a_forked_child_and_serves_the_parent_on(void) {
     if (optlease_params(client, 0) != NULL) _exit(12);
     if (optlease_step(client, NULL, NULL) != OPTLEASE_UNSUPPORTED) _exit(13);
     if (strstr(optlease_last_error(NULL), "forked") == NULL) _exit(14);
+    if (strstr(optlease_last_error(client), "forked") == NULL) _exit(16);
     if (optlease_detach(client) != OPTLEASE_UNSUPPORTED) _exit(15);
     _exit(0);
   }
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK_SAYS(optlease_last_error(client), "space 3"); /* the parent's own is as it was */
   CHECK_STATUS(optlease_step(client, NULL, NULL), OPTLEASE_OK);
   CHECK_STATUS(optlease_detach(client), OPTLEASE_OK);
   fake_job_stop(job);

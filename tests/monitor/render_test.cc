@@ -25,12 +25,17 @@ ActorTelemetry busy_actor() {
   t.step_seconds_history.p99 = 1.5;
   t.lease_wait_seconds_total = 0.25;
   t.exposed_stall_seconds_total = 2000;
+  t.step_lease_wait_seconds = 0.0015;
+  t.step_exposed_stall_seconds = 0.75;
   t.commits_total = 96;
   t.refusals_total = 5;
   t.steps_skipped_total = 7;
   t.restarts_total = 1;
   t.staging_bytes = 3 << 20;
   t.staging_budget_bytes = 6 << 20;
+  t.resident_bytes = 5ull << 30;
+  t.rss_bytes = 9 << 20;
+  t.private_bytes = 7 << 20;
   return t;
 }
 
@@ -56,8 +61,9 @@ TEST_F(RenderTest, ShowsEveryNumberOfARank) {
   ASSERT_EQ(lines.size(), 5u) << joined(lines);  // head, titles, two ranks, a note on rank 1
   EXPECT_EQ(lines[0], "job job: 1 of 2 ranks heard, step 11 of 100 committed");
   for (const char* cell :
-       {" 12 ", " 11 ", "stream", "3/8", "51.25", "49.50", "123.4 ms", "1.50 s", "250.0 ms",
-        "2000 s", " 96 ", " 5 ", " 7 ", " 1 ", "3.00 MiB/6.00 MiB", "300.0 ms ago"}) {
+       {" 12 ", " 11 ", "stream", "3/8", "51.25", "49.50", "123.4 ms", "1.50 s",
+        "1.5 ms (250.0 ms)", "750.0 ms (2000 s)", "5.00 GiB", "7.00 MiB/9.00 MiB", " 96 ", " 5 ",
+        " 7 ", " 1 ", "3.00 MiB/6.00 MiB", "300.0 ms ago"}) {
     EXPECT_NE(lines[2].find(cell), std::string::npos) << "'" << cell << "' in\n" << joined(lines);
   }
 }

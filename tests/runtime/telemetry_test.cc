@@ -38,19 +38,32 @@ ActorTelemetry distinct_telemetry() {
   for (uint64_t* counter :
        {&t.h2d_bytes_total, &t.d2h_bytes_total, &t.commits_total, &t.refusals_total,
         &t.restarts_total, &t.staging_bytes, &t.staging_peak_bytes, &t.staging_budget_bytes,
-        &t.resident_bytes, &t.steps_total, &t.steps_skipped_total, &t.leases_deferred_total}) {
+        &t.resident_bytes, &t.rss_bytes, &t.private_bytes, &t.steps_total, &t.steps_skipped_total,
+        &t.leases_deferred_total}) {
     *counter = (1ull << 60) + next++;
   }
-  for (double* number :
-       {&t.step_h2d_bytes_per_second, &t.step_d2h_bytes_per_second, &t.lease_wait_seconds_total,
-        &t.credit_wait_seconds_total, &t.exposed_stall_seconds_total, &t.kernel_seconds_total,
-        &t.step_seconds, &t.step_seconds_history.p50, &t.step_seconds_history.p90,
-        &t.step_seconds_history.p99, &t.step_seconds_history.max, &t.timeline.wait_peers,
-        &t.timeline.reduce, &t.timeline.norm, &t.timeline.wait_open, &t.timeline.stream,
-        &t.timeline.wait_committed, &t.timeline.gather, &t.grad_norm}) {
+  for (double* number : {&t.step_h2d_bytes_per_second,
+                         &t.step_d2h_bytes_per_second,
+                         &t.lease_wait_seconds_total,
+                         &t.credit_wait_seconds_total,
+                         &t.exposed_stall_seconds_total,
+                         &t.step_lease_wait_seconds,
+                         &t.step_exposed_stall_seconds,
+                         &t.kernel_seconds_total,
+                         &t.step_seconds,
+                         &t.step_seconds_history.p50,
+                         &t.step_seconds_history.p90,
+                         &t.step_seconds_history.p99,
+                         &t.step_seconds_history.max,
+                         &t.timeline.wait_peers,
+                         &t.timeline.reduce,
+                         &t.timeline.wait_open,
+                         &t.timeline.stream,
+                         &t.timeline.wait_committed,
+                         &t.timeline.gather,
+                         &t.grad_norm}) {
     *number = next++ + 0.1;
   }
-  t.loss = next++ + 0.1;
   return t;
 }
 
@@ -70,7 +83,6 @@ TEST(Telemetry, EveryFieldComesBack) {
   EXPECT_EQ(r.h2d_bytes_total, t.h2d_bytes_total);
   EXPECT_EQ(r.timeline.gather, t.timeline.gather);
   EXPECT_EQ(r.step_seconds_history.p99, t.step_seconds_history.p99);
-  EXPECT_EQ(r.loss, t.loss);
 }
 
 TEST(Telemetry, KeysNameTheirOwnMembers) {
@@ -84,19 +96,17 @@ TEST(Telemetry, KeysNameTheirOwnMembers) {
   for (const char* part :
        {"\"optlease_actor_h2d_bytes_total\":111", "\"optlease_actor_d2h_bytes_total\":222",
         "\"optlease_actor_refusals_total\":333", "\"optlease_actor_step_wait_open_seconds\":4.25",
-        "\"optlease_actor_step_chunks_done\":555", "\"phase\":\"stream\"", "\"schema\":1"}) {
+        "\"optlease_actor_step_chunks_done\":555", "\"phase\":\"stream\"", "\"schema\":2"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
 }
 
 TEST(Telemetry, UnknownNumbersAreNull) {
   ActorTelemetry t = distinct_telemetry();
-  t.loss.reset();
   t.grad_norm = HUGE_VAL;
   const std::string text = to_json(t);
-  EXPECT_NE(text.find("\"optlease_actor_loss\":null"), std::string::npos);
+  EXPECT_NE(text.find("\"optlease_actor_grad_norm\":null"), std::string::npos);
   const ActorTelemetry r = reread(t);
-  EXPECT_FALSE(r.loss.has_value());
   EXPECT_TRUE(std::isnan(r.grad_norm));
 }
 
@@ -122,7 +132,7 @@ TEST(Telemetry, EachMissingFieldIsNamedAndNewOnesAreNoError) {
 TEST(Telemetry, OtherSchemasTypesAndGarbageAreRefused) {
   std::string text = to_json(distinct_telemetry());
   std::string other = text;
-  other.replace(other.find("\"schema\":1"), 10, "\"schema\":2");
+  other.replace(other.find("\"schema\":2"), 10, "\"schema\":2");
   EXPECT_EQ(telemetry_from_json(other).status().code(), StatusCode::kWrongVersion);
   for (const std::string bad :
        {"", "{", "[]", "1", "\xff", "{\"schema\":\"1\"}", "{\"schema\":-1}"}) {
