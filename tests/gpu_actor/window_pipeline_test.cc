@@ -209,6 +209,37 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PipelineShapes,
                                          InProcessShape{kElements, 768, 16, 2, 3},
                                          InProcessShape{kElements, 100 << 10, 2, 5, 1}));
 
+// What is gathered while the run goes on: never the step before, and nothing that changes again.
+TEST(WindowPipeline, SaysOfEachChunkWhenItsParametersAreFinal) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  const auto chunks = static_cast<uint32_t>(job.arena().chunks.size());
+  const auto params_of = [&](uint32_t chunk) {
+    const ElementRange range = job.arena().chunks[chunk].range;
+    const uint64_t bytes = bytes_of(job.shape().param_dtype);
+    return std::string(job.params().data() + range.begin * bytes, range.size() * bytes);
+  };
+  std::vector<std::string> seen(chunks);
+  uint32_t early = 0;
+  for (uint32_t c = 0; c < chunks; ++c) EXPECT_EQ(job.pipeline().published(c), 0);
+  const auto look = [&] {
+    for (uint32_t c = 0; c < chunks; ++c) {
+      const Step published = job.pipeline().published(c);
+      EXPECT_TRUE(published == kNoStep || published == 1) << published;
+      if (published != 1 || !seen[c].empty()) continue;
+      seen[c] = params_of(c);
+      early += job.pipeline().computed() ? 0 : 1;
+    }
+    return false;
+  };
+  ASSERT_TRUE(step_once(job, 1, look).is_ok());
+  EXPECT_GT(early, 0u) << "nothing was final before the last window";
+  for (uint32_t c = 0; c < chunks; ++c) EXPECT_EQ(seen[c], params_of(c)) << c;
+  const RunTimes& times = job.pipeline().times();
+  EXPECT_GT(times.computed_us, times.first_window_us);
+  EXPECT_GE(times.ended_us, times.computed_us);
+}
+
 TEST(WindowPipeline, RepublishesTheCommittedMainWeights) {
   InProcessJob job({kElements, 64 << 10, 2, 2, 3, DType::kBF16});
   initialise(job);
