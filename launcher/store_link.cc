@@ -7,6 +7,7 @@
 
 #include "actors/runtime/clock.h"
 #include "actors/wire/codec.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -146,6 +147,7 @@ Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,
     if (!arrived.hold) continue;
     StepHold hold(std::move(link), *arrived.hold);
     OPTLEASE_TRY(hold.keep());
+    KILL_POINT("hold.taken");
     return hold;
   }
   return Status(StatusCode::kTimeout,

@@ -11,9 +11,12 @@
 namespace optlease {
 namespace {
 
+constexpr const char* kStopPrefix = "stop:";
+
 struct KillPoint {
   std::string name;
   uint64_t occurrence = 0;
+  int signal = SIGKILL;
   std::atomic<uint64_t> visits{0};
 };
 
@@ -26,8 +29,13 @@ KillPoint& armed_point() {
 bool parse_into(const char* specification, KillPoint* point) {
   point->name.clear();
   point->occurrence = 1;
+  point->signal = SIGKILL;
   point->visits.store(0);
   if (specification == nullptr || *specification == '\0') return false;
+  if (std::strncmp(specification, kStopPrefix, std::strlen(kStopPrefix)) == 0) {
+    specification += std::strlen(kStopPrefix);
+    point->signal = SIGSTOP;
+  }
   const char* colon = std::strrchr(specification, ':');
   if (colon == nullptr) {
     point->name = specification;
@@ -59,9 +67,9 @@ void visit_kill_point(const char* name) {
   KillPoint& point = armed_point();
   if (point.name != name) return;
   if (point.visits.fetch_add(1) + 1 != point.occurrence) return;
-  ::kill(::getpid(), SIGKILL);
-  // The signal is delivered before kill returns to its own process; nothing runs past it.
-  std::abort();
+  ::kill(::getpid(), point.signal);
+  // The signal is delivered before kill returns to its own process; nothing runs past a SIGKILL.
+  if (point.signal == SIGKILL) std::abort();
 }
 
 }  // namespace optlease

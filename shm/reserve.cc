@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "shm/eintr.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -69,6 +70,7 @@ Status reserve_space(int fd, uint64_t bytes, const std::string& what, HugePages*
   // Asked first, so that a request that cannot fit does not fill the file system while it fails.
   if (sized && free.is_ok() && bytes > free_bytes) return no_space(what, bytes, free_bytes, ENOSPC);
   if (bytes > static_cast<uint64_t>(INT64_MAX)) return no_space(what, bytes, free_bytes, EFBIG);
+  KILL_POINT("reserve.checked");
   for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
     const int error = reserve_piece(fd, at, std::min(kPieceBytes, bytes - at), pages);
     if (error == 0) continue;

@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh                     the default: unit and system tests, preset release
 #   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
-#   bash tests/run.sh --long              200 seeded kill runs instead of a dozen
+#   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
 #   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
 set -euo pipefail

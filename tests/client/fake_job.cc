@@ -131,22 +131,18 @@ struct FakeJob::Impl {
     const auto decoded = decode(message.frame);
     OPTLEASE_CHECK(decoded.is_ok(), "%s", decoded.status().text().c_str());
     const Decoded& request = decoded.value();
-    switch (request.kind) {
-      case MessageKind::kAttach:
-        hear_attach(request, message.peer, router);
-        return Life::kGoesOn;
-      case MessageKind::kStepRequest:
-        return hear_step(request, message.peer, router);
-      case MessageKind::kPrepare:
-        ++seen.prepares;
-        seen.prepared = request.as<StepBody>().step;
-        return Life::kGoesOn;
-      case MessageKind::kDetach:
-        ++seen.detaches;
-        return Life::kGoesOn;
-      default:
-        OPTLEASE_CHECK(false, "a trainer sent %s", name_of(request.kind));
+    const MessageKind kind = request.kind;
+    if (kind == MessageKind::kStepRequest) return hear_step(request, message.peer, router);
+    if (kind == MessageKind::kAttach) {
+      hear_attach(request, message.peer, router);
+    } else if (kind == MessageKind::kPrepare) {
+      ++seen.prepares;
+      seen.prepared = request.as<StepBody>().step;
+    } else {
+      OPTLEASE_CHECK(kind == MessageKind::kDetach, "a trainer sent %s", name_of(kind));
+      ++seen.detaches;
     }
+    return Life::kGoesOn;
   }
 
   void hear_attach(const Decoded& request, const std::string& peer, Socket* router) {

@@ -7,51 +7,13 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/adam_math.h"
+#include "tests/gpu_actor/resident_oracle.h"
 #include "tests/support/in_process_job.h"
 
 namespace optlease {
 namespace {
 
 constexpr uint64_t kElements = 50'003;  // uneven: the last chunk is short
-
-GroupParams adamw() { return {1e-3, 0.9, 0.95, 1e-8, 0.1, static_cast<uint32_t>(Rule::kAdamW), 0}; }
-
-std::vector<float> gradients(Step step, uint64_t elements) {
-  std::mt19937_64 random(static_cast<uint64_t>(step) * 7919);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(elements);
-  for (float& value : values)
-    value = normal(random) * std::pow(10.0f, static_cast<float>(step % 4) - 2);
-  values[0] = 0;
-  values[1] = 1e-39f;
-  return values;
-}
-
-float initial_value(uint64_t element) { return static_cast<float>(element % 1013) * 1e-3f - 0.5f; }
-
-Status fill_initial(uint32_t, ElementRange range, float* main) {
-  for (uint64_t i = range.begin; i < range.end; ++i) main[i - range.begin] = initial_value(i);
-  return Status::ok();
-}
-
-struct Resident {
-  std::vector<float> main, exp_avg, exp_avg_sq;
-};
-
-Resident resident_run(Step steps, uint64_t elements) {
-  Resident state{std::vector<float>(elements), std::vector<float>(elements),
-                 std::vector<float>(elements)};
-  for (uint64_t i = 0; i < elements; ++i) state.main[i] = initial_value(i);
-  for (Step step = 1; step <= steps; ++step) {
-    const AdamFactors factors = make_adam_factors(adamw(), step, 0.5f);
-    const std::vector<float> grads = gradients(step, elements);
-    for (uint64_t i = 0; i < elements; ++i) {
-      adam_element(state.main[i], state.exp_avg[i], state.exp_avg_sq[i], grads[i], factors);
-    }
-  }
-  return state;
-}
 
 void expect_same_bits(const std::vector<float>& found, const std::vector<float>& expected,
                       const char* name) {
@@ -77,6 +39,21 @@ void initialise(InProcessJob& job) {
   ASSERT_TRUE(job.run(RunKind::kInitialise, 0, {}, nullptr, fill_initial).is_ok());
 }
 
+// An actor that ends after a few turns, and its successor. 1 where the first did end early.
+int stop_then_finish(InProcessJob& job, Step step, std::mt19937& random) {
+  int turns_left = static_cast<int>(random() % 40);
+  const Status first = step_once(job, step, [&] { return turns_left-- == 0; });
+  EXPECT_TRUE(first.is_ok() || first.code() == StatusCode::kCancelled) << first.text();
+  const Status second = step_once(job, step);
+  EXPECT_TRUE(second.is_ok()) << second.text();
+  return first.is_ok() ? 0 : 1;
+}
+
+void expect_no_slot_lost(InProcessJob& job) {
+  const auto slots = job.leases().free_slots(InProcessJob::kRank);
+  EXPECT_EQ(slots + job.arena().chunks.size(), job.arena().slot_count) << "a slot was lost";
+}
+
 class PipelineShapes : public testing::TestWithParam<InProcessShape> {};
 
 TEST_P(PipelineShapes, GivesTheResidentBits) {
@@ -86,23 +63,21 @@ TEST_P(PipelineShapes, GivesTheResidentBits) {
   expect_resident(job, resident_run(4, kElements));
   // FP32 parameters are the main weights.
   EXPECT_EQ(std::memcmp(job.params().data(), job.array(0).data(), job.params().size()), 0);
-  const auto slots = job.leases().free_slots(InProcessJob::kRank);
-  EXPECT_EQ(slots + job.arena().chunks.size(), job.arena().slot_count) << "a slot was lost";
+  expect_no_slot_lost(job);
 }
 
 TEST_P(PipelineShapes, AnActorThatEndsAnywhereLosesNothing) {
   const Resident oracle = resident_run(3, kElements);
   std::mt19937 random(20261129);
+  int stops = 0;
   for (int attempt = 0; attempt < 12; ++attempt) {
     InProcessJob job(GetParam());
     initialise(job);
-    for (Step step = 1; step <= 3; ++step) {
-      int turns_left = static_cast<int>(random() % 40);
-      (void)step_once(job, step, [&] { return turns_left-- == 0; });
-      ASSERT_TRUE(step_once(job, step).is_ok());
-    }
+    for (Step step = 1; step <= 3; ++step) stops += stop_then_finish(job, step, random);
     expect_resident(job, oracle);
+    expect_no_slot_lost(job);
   }
+  EXPECT_GT(stops, 0) << "every step was over before its actor was to end";
 }
 
 // Every part of the state on either side, in every shape: the same bits.
@@ -133,16 +108,15 @@ TEST_P(SplitShapes, GivesTheResidentBits) {
 TEST_P(SplitShapes, AnActorThatEndsAnywhereLosesNothing) {
   const Resident oracle = resident_run(3, kSplitElements);
   std::mt19937 random(20261130);
+  int stops = 0;
   for (int attempt = 0; attempt < 6; ++attempt) {
     InProcessJob job(split_shape(GetParam(), attempt % 3));
     initialise(job);
-    for (Step step = 1; step <= 3; ++step) {
-      int turns_left = static_cast<int>(random() % 40);
-      (void)step_once(job, step, [&] { return turns_left-- == 0; });
-      ASSERT_TRUE(step_once(job, step).is_ok());
-    }
+    for (Step step = 1; step <= 3; ++step) stops += stop_then_finish(job, step, random);
     expect_resident(job, oracle);
+    expect_no_slot_lost(job);
   }
+  EXPECT_GT(stops, 0) << "every step was over before its actor was to end";
 }
 
 TEST_P(SplitShapes, MovesTheTravellingBytesAndNoOthers) {
@@ -208,6 +182,37 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PipelineShapes,
                                          InProcessShape{kElements, 20 << 10, 4, 3, 4},
                                          InProcessShape{kElements, 768, 16, 2, 3},
                                          InProcessShape{kElements, 100 << 10, 2, 5, 1}));
+
+// What is gathered while the run goes on: never the step before, and nothing that changes again.
+TEST(WindowPipeline, SaysOfEachChunkWhenItsParametersAreFinal) {
+  InProcessJob job({kElements, 64 << 10, 1, 2, 3});
+  initialise(job);
+  const auto chunks = static_cast<uint32_t>(job.arena().chunks.size());
+  const auto params_of = [&](uint32_t chunk) {
+    const ElementRange range = job.arena().chunks[chunk].range;
+    const uint64_t bytes = bytes_of(job.shape().param_dtype);
+    return std::string(job.params().data() + range.begin * bytes, range.size() * bytes);
+  };
+  std::vector<std::string> seen(chunks);
+  uint32_t early = 0;
+  for (uint32_t c = 0; c < chunks; ++c) EXPECT_EQ(job.pipeline().published(c), 0);
+  const auto look = [&] {
+    for (uint32_t c = 0; c < chunks; ++c) {
+      const Step published = job.pipeline().published(c);
+      EXPECT_TRUE(published == kNoStep || published == 1) << published;
+      if (published != 1 || !seen[c].empty()) continue;
+      seen[c] = params_of(c);
+      early += job.pipeline().computed() ? 0 : 1;
+    }
+    return false;
+  };
+  ASSERT_TRUE(step_once(job, 1, look).is_ok());
+  EXPECT_GT(early, 0u) << "nothing was final before the last window";
+  for (uint32_t c = 0; c < chunks; ++c) EXPECT_EQ(seen[c], params_of(c)) << c;
+  const RunTimes& times = job.pipeline().times();
+  EXPECT_GT(times.computed_us, times.first_window_us);
+  EXPECT_GE(times.ended_us, times.computed_us);
+}
 
 TEST(WindowPipeline, RepublishesTheCommittedMainWeights) {
   InProcessJob job({kElements, 64 << 10, 2, 2, 3, DType::kBF16});

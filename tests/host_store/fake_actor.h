@@ -102,9 +102,35 @@ class FakeActor {
         return;
       case MessageKind::kSaveResident:
         return;  // a test answers
-      default:
-        OPTLEASE_CHECK(false, "an actor was sent %s", name_of(message.kind));
+      case MessageKind::kHello:
+      case MessageKind::kStepReady:
+      case MessageKind::kStepRecord:
+      case MessageKind::kLeaseRequest:
+      case MessageKind::kCommitRequest:
+      case MessageKind::kLeaseReturn:
+      case MessageKind::kPublished:
+      case MessageKind::kHeartbeat:
+      case MessageKind::kCorruptChunk:
+      case MessageKind::kParamsWritten:
+      case MessageKind::kResidentSaved:
+      case MessageKind::kIncarnationStarted:
+      case MessageKind::kIncarnationLost:
+      case MessageKind::kIncarnationReaped:
+      case MessageKind::kStatusQuery:
+      case MessageKind::kStatusReply:
+      case MessageKind::kHoldRequest:
+      case MessageKind::kHoldReply:
+      case MessageKind::kHoldRelease:
+      case MessageKind::kStopStore:
+      case MessageKind::kAttach:
+      case MessageKind::kAttached:
+      case MessageKind::kStepRequest:
+      case MessageKind::kStepReply:
+      case MessageKind::kDetach:
+      case MessageKind::kPrepare:
+        break;
     }
+    OPTLEASE_CHECK(false, "an actor was sent %s", name_of(message.kind));
   }
 
   // What it says by itself, every 20 ms or so.

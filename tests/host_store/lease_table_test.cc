@@ -246,8 +246,8 @@ TEST_F(LeaseTableTest, HeartbeatsRenewLiveLeasesAndReviveNoneThatExpired) {
   EXPECT_EQ(table_.advance(now_).size(), 1u) << "it is still reported";
 }
 
-// Fault case 17: every request kind x an expired lease, whether or not advance() has run.
-TEST_F(LeaseTableTest, EveryRequestOnAnExpiredLeaseIsRefused) {
+// Whether or not advance() has run. ExpiredLeases has every kind of message.
+TEST_F(LeaseTableTest, NothingIsDoneByAnExpiredLease) {
   for (const bool advanced : {false, true}) {
     ASSERT_TRUE(hello(1));
     const Lease lease = granted(0, 2);

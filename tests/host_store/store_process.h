@@ -164,6 +164,20 @@ class StoreProcess {
     }
     tell_started();
   }
+  // As the launcher does where an actor was killed: lost, reaped, and its successor starts.
+  void replace_actor(uint32_t rank, Incarnation incarnation) {
+    for (const MessageKind kind : {MessageKind::kIncarnationLost, MessageKind::kIncarnationReaped,
+                                   MessageKind::kIncarnationStarted}) {
+      const bool starts = kind == MessageKind::kIncarnationStarted;
+      const IncarnationBody body{rank, 0, starts ? incarnation.value : incarnation.value - 1};
+      const Status sent = launcher_->send({"", encode(Speaker{}, kind, 100, body)});
+      OPTLEASE_CHECK(sent.is_ok(), "%s", sent.text().c_str());
+    }
+    auto actor = std::make_unique<FakeActor>(Rank{rank}, incarnation, names_.control,
+                                             plan_.segment.window_chunks);
+    Socket socket = connect(actor->peer());
+    actors_[rank] = {std::move(socket), std::move(actor)};
+  }
   FakeActor& actor(uint32_t rank) { return *actors_[rank].actor; }
   Socket& socket(uint32_t rank) { return actors_[rank].socket; }
 

@@ -56,6 +56,33 @@ TEST(HostStoreProcess, SurvivesSigkillAtRandomMomentsWithExactVersionsAndNoLostS
   }
 }
 
+// Fault case 20, while the store is busy: a stranger asks without end and reads nothing, rank 0
+// works, and rank 1 comes back.
+TEST(HostStoreProcess, AnswersANewIncarnationWhileItIsBusy) {
+  StoreProcess job;
+  job.start(true);
+  job.add_actors();
+  ASSERT_TRUE(job.run_until_published(1));
+  Socket flood = job.connect("tool.7");
+  const std::string query = encode_empty(Speaker{}, MessageKind::kStatusQuery, 1);
+  uint64_t asked = 0;
+  const auto ask_more = [&] {
+    for (int i = 0; i < 200 && flood.send({"", query}).is_ok(); ++i) ++asked;
+  };
+  for (int i = 0; i < 20; ++i) ask_more();
+  job.replace_actor(1, Incarnation{2});
+  const Deadline deadline = Deadline::after_ms(60000);
+  while (!deadline.passed() && !job.actor(1).attached()) {
+    ask_more();
+    job.turn(1);
+  }
+  EXPECT_TRUE(job.actor(1).attached()) << "its hello was not answered among " << asked << " others";
+  EXPECT_GT(asked, 1000u) << "the store had nothing else to do";
+  ask_more();
+  ASSERT_TRUE(job.run_until_published(3));
+  EXPECT_EQ(job.check(3), "");
+}
+
 // Fault case 28.
 TEST(HostStoreProcess, ASecondStoreIsRefusedAndTheFirstGoesOn) {
   StoreProcess job;

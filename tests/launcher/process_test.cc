@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,6 +81,28 @@ TEST_F(ProcessTest, ARunningChildIsNotReapedAndDiesOfASignal) {
   const auto exit = child.value().reap_within(kWaitMs);
   ASSERT_TRUE(exit.has_value());
   EXPECT_EQ(exit->code, SIGKILL);
+}
+
+// Fault case 5, of the starting process: every slow call of it returns EINTR now and then.
+TEST_F(ProcessTest, StartsAndReapsUnderAStormOfSignals) {
+  static volatile sig_atomic_t signals = 0;
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) { signals = signals + 1; };  // no SA_RESTART
+  ASSERT_EQ(sigaction(SIGALRM, &action, &before), 0);
+  const itimerval storm{{0, 1000}, {0, 1000}};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &storm, nullptr), 0);
+  for (int i = 0; i < 20; ++i) {
+    auto child = shell("sleep 0.02; exit 7");
+    EXPECT_TRUE(child.is_ok()) << child.status().text();
+    if (!child) break;
+    const auto exit = child.value().reap_within(kWaitMs);
+    EXPECT_TRUE(exit && !exit->by_signal && exit->code == 7) << (exit ? text_of(*exit) : "runs");
+  }
+  const itimerval calm{};
+  setitimer(ITIMER_REAL, &calm, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_GT(signals, 20) << "there was no storm";
 }
 
 TEST_F(ProcessTest, SaysWhenAProgramDoesNotExist) {

@@ -8,13 +8,16 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/runtime/telemetry.h"
+#include "tests/support/resident_bytes.h"
 #include "tests/wire/run_environment.h"
 
 namespace optlease {
@@ -227,6 +230,59 @@ TEST_F(MonitorProgram, EndsWithTheLauncherOfTheJob) {
   launcher.reset();
   EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kOk));
   EXPECT_NE(output().find("has ended"), std::string::npos);
+}
+
+// The number under the last "gaps" of a followed view, in its first rank's row.
+uint64_t last_gaps(const std::string& view) {
+  const size_t title = view.rfind(" gaps");
+  const size_t row = view.find('\n', title);
+  if (title == std::string::npos || row == std::string::npos) return 0;
+  const size_t column = title + 5 - (view.rfind('\n', title) + 1);  // where it ends, in any row
+  const std::string cell = view.substr(row + 1, column);
+  const size_t begin = cell.rfind(' ');
+  return begin == std::string::npos ? 0 : std::strtoull(cell.c_str() + begin, nullptr, 10);
+}
+
+// Fault case 30: an actor's publisher with the real monitor, which stops reading.
+TEST_F(MonitorProgram, ThatSleepsCostsItsActorNoMemoryAndShowsTheGapAfterwards) {
+  TelemetryPublisher zero = actor(0);
+  start({"job", "--interval-ms", "20"});
+  ASSERT_TRUE(eventually([&] {
+    act(zero, 0);
+    return output().find("step 40 of 77") != std::string::npos;
+  }));
+  EXPECT_EQ(last_gaps(output()), 0u) << output();
+  ::kill(pid_, SIGSTOP);
+  ActorTelemetry words = words_of(0, 50);
+  for (int i = 0; i < 2000; ++i) publish(zero, words);  // its queue is full from here on
+  const uint64_t before = resident_bytes();
+  for (int i = 0; i < 20000; ++i) publish(zero, words);
+  EXPECT_LT(resident_bytes(), before + (8u << 20) + kSanitizerKeepsBytes);
+  ::kill(pid_, SIGCONT);
+  EXPECT_TRUE(eventually([&] {
+    act(zero, 0, 77);
+    return output().find("step 76 of 77") != std::string::npos && last_gaps(output()) > 0;
+  })) << "it hears nothing any more, or shows no gap: "
+      << output().substr(output().size() > 2000 ? output().size() - 2000 : 0);
+  ::kill(pid_, SIGINT);
+  EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kOk));
+}
+
+TEST_F(MonitorProgram, ComesAndGoesAndItsActorKeepsNothingOfIt) {
+  TelemetryPublisher zero = actor(0);
+  uint64_t after_the_first = 0;
+  for (int visit = 0; visit < 25; ++visit) {
+    start({"job"});
+    ASSERT_TRUE(eventually([&] {
+      act(zero, 0);
+      return output().find("1 of 2 ranks heard") != std::string::npos;
+    })) << "visit "
+        << visit;
+    ::kill(pid_, visit % 2 == 0 ? SIGINT : SIGKILL);
+    ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+    if (visit == 4) after_the_first = resident_bytes();
+  }
+  EXPECT_LT(resident_bytes(), after_the_first + (4u << 20) + kSanitizerKeepsBytes);
 }
 
 TEST_F(MonitorProgram, EndsOnASignal) {

@@ -178,8 +178,13 @@ TEST_F(ChunkStoreTest, NoSpaceNamesTheNumbersAndLeavesNothing) {
   plan_ = make_plan("job", 2, 1u << 30, {huge});
   const Status status = ChunkStore::create(plan_, segments_).status();
   EXPECT_EQ(status.code(), StatusCode::kNoSpace);
-  const Result<uint64_t> free = Segment::free_bytes();
-  EXPECT_NE(status.message().find("free"), std::string::npos) << status.text();
+  // Of the arena that did not fit: its bytes, and those that are free.
+  const std::string needed = format(
+      "needs %llu bytes",
+      static_cast<unsigned long long>(kArenaSlotsOffset + arena_of(plan_, Rank(0)).slot_bytes *
+                                                              arena_of(plan_, Rank(0)).slot_count));
+  EXPECT_NE(status.message().find(needed), std::string::npos) << status.text();
+  EXPECT_NE(status.message().find(" free"), std::string::npos) << status.text();
   EXPECT_TRUE(names_.left_in_shm().empty());
 }
 

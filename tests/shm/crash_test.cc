@@ -217,6 +217,18 @@ TEST_F(CrashTest, ABlobKilledHalfwayIsNoneAndTheLastStepsBlobStays) {
   EXPECT_EQ(recover().view().blob(Rank(1), 2), "one");
 }
 
+TEST_F(CrashTest, WhatIsMadeVoidStaysSo) {
+  create_with_step_0();
+  { recover().write_step_record(Rank(0), make_record(1)); }
+  work_until("record.voided", [](ChunkStore* store) { store->void_step_record(Rank(0), 1); });
+  EXPECT_FALSE(recover().view().step_record(Rank(0), 1));
+  // No blob to carry to step 3: its bank must not go on offering step 1's.
+  { recover().write_blob(Rank(1), 1, "one"); }
+  work_until("blob.none", [](ChunkStore* store) { store->keep_blob(Rank(1), 3); });
+  EXPECT_FALSE(recover().view().blob(Rank(1), 1));
+  EXPECT_FALSE(recover().view().blob(Rank(1), 3));
+}
+
 TEST_F(CrashTest, TheStepWordIsOldOrNew) {
   create_with_step_0();
   const auto step_1 = [&](ChunkStore* store) {

@@ -170,6 +170,17 @@ TEST_F(JobLockTest, AHolderSeesThatItsNameWasReplaced) {
   EXPECT_TRUE(second.name_still_ours());
 }
 
+TEST_F(JobLockTest, ATakerKilledBeforeItHasTheLockLeavesAFreeOne) {
+  EXPECT_EQ(run_in_child([&] {
+              arm_kill_point("lock.opened");
+              (void)take();
+              return 0;
+            }),
+            -SIGKILL);
+  EXPECT_EQ(probe(), JobLock::State::kFree);
+  EXPECT_TRUE(take().name_still_ours());
+}
+
 TEST_F(JobLockTest, AHolderKilledAfterItsUnlinkLeavesNothing) {
   EXPECT_EQ(run_in_child([&] {
               arm_kill_point("lock.unlinked");

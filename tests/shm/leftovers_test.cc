@@ -89,9 +89,16 @@ TEST_F(LeftoversTest, TellsLiveResumableKeptAndUnusableJobs) {
 }
 
 TEST_F(LeftoversTest, AMissingOrForeignArenaMakesAJobUnusable) {
-  leave_job("a", 0);
-  Segment::unlink(names_.segment("a", ".r1"));
-  EXPECT_EQ(find("a").state, LeftoverState::kUnusable);
+  leave_job("missing", 0);
+  Segment::unlink(names_.segment("missing", ".r1"));
+  EXPECT_EQ(find("missing").state, LeftoverState::kUnusable);
+  leave_job("foreign", 0);
+  leave_job("other", 0);
+  ASSERT_EQ(::rename(Segment::path_of(names_.segment("other", ".r1")).c_str(),
+                     Segment::path_of(names_.segment("foreign", ".r1")).c_str()),
+            0);
+  EXPECT_EQ(find("foreign").state, LeftoverState::kUnusable) << "an arena of another job";
+  EXPECT_NE(find("foreign").why.find(".r1"), std::string::npos) << find("foreign").why;
 }
 
 TEST_F(LeftoversTest, CleansOneOfTwoJobsAndLeavesTheOther) {

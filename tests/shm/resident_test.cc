@@ -1,9 +1,13 @@
 // States of which a part lies in resident segments, as their readers see them.
+#include <signal.h>
+
 #include <cstring>
+#include <functional>
 
 #include "shm/arena_check.h"
 #include "shm/contract/remainder.h"
 #include "shm/digest.h"
+#include "shm/kill_point.h"
 #include "shm/resident_segment.h"
 #include "tests/shm/test_support.h"
 
@@ -207,6 +211,48 @@ TEST_F(ResidentTest, ATornOrForeignSegmentIsNotOpened) {
   auto* header = reinterpret_cast<ResidentHeader*>(residents_[0].slots() - kResidentSlotsOffset);
   header->checksum ^= 1;
   EXPECT_EQ(open(shape).code(), StatusCode::kCorrupt);
+}
+
+TEST_F(ResidentTest, AnActorKilledWhileItMakesOneLeavesATornOneOrAWholeOne) {
+  make({MainForm::kF32, 300'000});
+  const auto shape =
+      ResidentSegment::shape_of(store_->view(), Rank(0), arena_of(store_->view().plan(), Rank(0)));
+  const std::string& name = resident_names_[0];
+  for (const bool written : {false, true}) {
+    Segment::unlink(name);
+    EXPECT_EQ(run_in_child([&] {
+                arm_kill_point(written ? "resident.written" : "resident.made");
+                return ResidentSegment::open_or_make(name, shape, false, true).is_ok() ? 0 : 1;
+              }),
+              -SIGKILL);
+    const auto found = ResidentSegment::open(name, shape, Segment::Access::kReadOnly);
+    EXPECT_EQ(found.is_ok(), written) << found.status().text();
+    EXPECT_EQ(ResidentSegment::open_or_make(name, shape, true, false).is_ok(), written)
+        << "a state that needs it";
+    const auto next = ResidentSegment::open_or_make(name, shape, false, false);
+    ASSERT_TRUE(next.is_ok()) << next.status().text();
+    EXPECT_EQ(next.value().is_whole(), written) << "made again, it holds nothing";
+  }
+}
+
+TEST_F(ResidentTest, ASavingThatIsKilledHalfWayIsNone) {
+  make({MainForm::kF32, 300'000});
+  residents_[0].set_whole(kStep);
+  const auto die_at = [&](const char* point, const std::function<void()>& body) {
+    EXPECT_EQ(run_in_child([&] {
+                arm_kill_point(point);
+                body();
+                return 0;
+              }),
+              -SIGKILL)
+        << point;
+  };
+  die_at("resident.void", [&] { residents_[0].set_void(); });
+  EXPECT_FALSE(residents_[0].is_whole());
+  EXPECT_EQ(digest().status().code(), StatusCode::kCorrupt);
+  die_at("resident.whole", [&] { residents_[0].set_whole(kStep); });
+  EXPECT_TRUE(residents_[0].is_whole());
+  EXPECT_TRUE(digest().is_ok());
 }
 
 TEST_F(ResidentTest, AControlSegmentSaysHowItsStateIsSplit) {

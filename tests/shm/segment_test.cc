@@ -1,9 +1,7 @@
 #include "shm/segment.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -14,9 +12,15 @@
 
 #include "shm/kill_point.h"
 #include "tests/shm/test_support.h"
+#include "tests/support/small_shm.h"
 
 namespace optlease::test {
 namespace {
+
+using testing_support::fill_shm;
+using testing_support::in_small_shm;
+using testing_support::kNoRightToMount;
+using testing_support::stands_still;
 
 class SegmentTest : public testing::Test {
  protected:
@@ -146,20 +150,8 @@ TEST_F(SegmentTest, ARequestThatCannotFitIsNoSpaceWithNumbersAndLeavesNothing) {
   EXPECT_TRUE(names_.left_in_shm().empty());
 }
 
-// In a child with its own mounts: a /dev/shm of one MiB. Returns what `body` returns; 77: no
-// rights.
-int with_one_mib(const std::function<int()>& body) {
-  return run_in_child([&] {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||
-        ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0) {
-      return 77;
-    }
-    return body();
-  });
-}
-
 TEST_F(SegmentTest, AFullFileSystemIsNoSpaceAndLeavesNothing) {
-  const int end = with_one_mib([&] {
+  const int end = in_small_shm("1m", [&] {
     Result<Segment> first = Segment::create(name("a"), 700u << 10);
     if (!first.is_ok()) return 1;
     const Status second = Segment::create(name("b"), 700u << 10).status();
@@ -169,7 +161,27 @@ TEST_F(SegmentTest, AFullFileSystemIsNoSpaceAndLeavesNothing) {
     std::memset(first.value().data(), 1, first.value().bytes());  // SIGBUS where space is missing
     return 0;
   });
-  if (end == 77) GTEST_SKIP() << "mounting is not permitted";
+  if (end == kNoRightToMount) GTEST_SKIP() << "mounting is not permitted";
+  EXPECT_EQ(end, 0);
+}
+
+// Fault case 1, between the check and the reservation.
+TEST_F(SegmentTest, SpaceThatIsTakenAfterTheCheckIsNoSpaceAndLeavesNothing) {
+  const int end = in_small_shm("1m", [&] {
+    const pid_t creator = start_child([&] {
+      arm_kill_point("stop:reserve.checked");
+      const Status made = Segment::create(name(), 700u << 10).status();
+      if (made.code() != StatusCode::kNoSpace) return 1;
+      if (made.message().find("716800") == std::string::npos) return 2;
+      return Segment::exists(name()) ? 3 : 0;
+    });
+    if (!stands_still(creator)) return 4;
+    if (!Segment::exists(name())) return 5;
+    if (!fill_shm()) return 6;
+    ::kill(creator, SIGCONT);
+    return finish(creator);
+  });
+  if (end == kNoRightToMount) GTEST_SKIP() << "mounting is not permitted";
   EXPECT_EQ(end, 0);
 }
 
@@ -246,6 +258,17 @@ TEST(KillPoint, EndsTheProcessAtTheNamedOccurrenceOnly) {
   EXPECT_EQ(visits_before_death("test.there:9"), std::pair(0, 5));
   EXPECT_EQ(visits_before_death("test.there:none"), std::pair(0, 5));
   EXPECT_EQ(visits_before_death(nullptr), std::pair(0, 5));
+}
+
+TEST(KillPoint, StopsTheProcessWhereItIsToldToAndLetsItGoOn) {
+  const pid_t child = start_child([] {
+    arm_kill_point("stop:test.here:2");
+    for (int i = 0; i < 3; ++i) KILL_POINT("test.here");
+    return 5;
+  });
+  ASSERT_TRUE(stands_still(child));
+  ::kill(child, SIGCONT);
+  EXPECT_EQ(finish(child), 5);
 }
 
 }  // namespace

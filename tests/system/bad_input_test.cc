@@ -5,15 +5,20 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
 #include "actors/runtime/exit_code.h"
+#include "tests/support/resident_bytes.h"
 #include "tests/support/system_job.h"
+#include "tests/support/zmtp_peer.h"
 
 namespace optlease {
 namespace {
@@ -50,7 +55,9 @@ TEST(BadInput, ARunDirectoryWhoseSocketPathsDoNotFitIsRefused) {
   const std::string command = "XDG_RUNTIME_DIR=" + deep + " " + OPTLEASE_BIN_DIR +
                               "/optlease run " + OPTLEASE_SOURCE_DIR +
                               "/configs/synthetic.toml > " + job.directory() + "/out.log 2>&1";
-  EXPECT_NE(std::system(command.c_str()), 0);
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kBadConfiguration));
   std::ifstream in(job.directory() + "/out.log");
   const std::string output((std::istreambuf_iterator<char>(in)), {});
   EXPECT_NE(output.find("107"), std::string::npos) << output;
@@ -65,7 +72,7 @@ TEST(BadInput, AForeignSegmentUnderOurNameIsRefusedAndKept) {
   job.use("synthetic.toml", {"job.steps=2", "gradients.nonfinite_steps=[]", "model.elements=1000"});
   job.start({"--resume"});
   const CommandResult result = job.wait(30);
-  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
   std::ifstream in(path);
   const std::string kept((std::istreambuf_iterator<char>(in)), {});
   EXPECT_EQ(kept, "somebody else's bytes") << result.output;
@@ -74,13 +81,88 @@ TEST(BadInput, AForeignSegmentUnderOurNameIsRefusedAndKept) {
   EXPECT_TRUE(job.segments().empty());
 }
 
-// Random bytes, huge lengths and silence on each socket of a running job.
+int connect_to(const fs::path& path) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// Reads what comes until `until` is in it (true), or the other end closes (false). Where neither
+// happens within 20 s: true if nothing was waited for but the end.
+bool reads_until(int fd, const std::string& until) {
+  std::string seen;
+  char buffer[512];
+  for (int i = 0; i < 2000; ++i) {
+    pollfd waiting{fd, POLLIN, 0};
+    if (poll(&waiting, 1, 10) <= 0) continue;
+    const ssize_t size = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    seen.append(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+    if (!until.empty() && seen.find(until) != std::string::npos) return true;
+  }
+  return until.empty();
+}
+
+// Resident memory of every process of the job.
+uint64_t resident_bytes_of(const SystemJob& job) {
+  uint64_t bytes = 0;
+  for (const pid_t pid : job.processes()) {
+    std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
+    uint64_t total = 0, resident = 0;
+    statm >> total >> resident;
+    bytes += resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  return bytes;
+}
+
+// A peer that speaks well until it claims to send 2^62 bytes: it is dropped, and nothing is made
+// room for.
+TEST(BadInput, AFrameOf2To62BytesOnEverySocketDropsItsSenderAndCostsNoMemory) {
+  SystemJob job("huge");
+  job.use("synthetic.toml",
+          {"job.steps=100000", "model.elements=60000", "offload.chunk_size_mb=0.0625"});
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(20));
+  const uint64_t before = resident_bytes_of(job);
+  ASSERT_GT(before, 0u);
+  int dropped = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(job.directory())) {
+    const std::string name = entry.path().filename();
+    if (!entry.is_socket() || name.starts_with("vault")) continue;
+    const int fd = connect_to(entry.path());
+    ASSERT_GE(fd, 0) << entry.path();
+    const std::string greeting =
+        testing_support::zmtp_greeting(name.starts_with("telemetry") ? "SUB" : "DEALER");
+    ASSERT_EQ(send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(greeting.size()));
+    ASSERT_TRUE(reads_until(fd, "READY")) << entry.path() << " does not take the greeting";
+    const std::string bytes = testing_support::zmtp_long_header(1ull << 62) + "and a few of them";
+    (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    EXPECT_FALSE(reads_until(fd, "")) << entry.path() << " keeps such a peer";
+    ++dropped;
+    close(fd);
+  }
+  EXPECT_EQ(dropped, 8) << "store, launcher and three of each actor";
+  EXPECT_LT(resident_bytes_of(job), before + (64u << 20) + kSanitizerKeepsBytes);
+  const int64_t step = job.status()["step_committed"].get<int64_t>();
+  EXPECT_TRUE(job.wait_for_step(step + 10));
+  EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
+  job.wait(30);
+  EXPECT_TRUE(job.report()["restarts"].empty()) << job.report()["restarts"].dump(1);
+}
+
+// Random bytes and silence on each socket of a running job.
 TEST(BadInput, StrangersOnEverySocketStopNothing) {
   SystemJob job("strangers");
   job.use("synthetic.toml",
           {"job.steps=100000", "model.elements=60000", "offload.chunk_size_mb=0.0625"});
   job.start();
   ASSERT_TRUE(job.wait_for_step(3));
+  const uint64_t before = resident_bytes_of(job);
   std::mt19937 random(20261129);
   int sockets = 0;
   std::vector<int> silent;
@@ -88,20 +170,11 @@ TEST(BadInput, StrangersOnEverySocketStopNothing) {
     for (const auto& entry : fs::recursive_directory_iterator(job.directory())) {
       if (!entry.is_socket()) continue;
       ++sockets;
-      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      sockaddr_un address{};
-      address.sun_family = AF_UNIX;
-      std::strncpy(address.sun_path, entry.path().c_str(), sizeof address.sun_path - 1);
-      if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-        close(fd);
-        continue;
-      }
+      const int fd = connect_to(entry.path());
+      if (fd < 0) continue;
       std::string bytes(1 + random() % 5000, '\0');
       for (char& byte : bytes) byte = static_cast<char>(random());
-      // A ZMTP greeting followed by a frame that claims to be 2^62 bytes long.
-      if (round % 3 == 1)
-        bytes = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3", 11) + std::string(53, '\0') +
-                "\2\x40\0\0\0\0\0\0\0" + bytes;
+      if (round % 3 == 1) bytes = testing_support::zmtp_greeting("DEALER") + bytes;
       [[maybe_unused]] const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (round % 4 == 0 && silent.size() < 64) {
         silent.push_back(fd);
@@ -113,6 +186,7 @@ TEST(BadInput, StrangersOnEverySocketStopNothing) {
   EXPECT_GE(sockets, 8 * 20) << "store, launcher, vault and three of each actor";
   const int64_t step = job.status()["step_committed"].get<int64_t>();
   EXPECT_TRUE(job.wait_for_step(step + 10));
+  EXPECT_LT(resident_bytes_of(job), before + (64u << 20) + kSanitizerKeepsBytes);
   for (int fd : silent) close(fd);
   EXPECT_EQ(job.command({"stop", "{job}"}).exit_code, 0);
   const CommandResult result = job.wait(30);

@@ -11,11 +11,14 @@
 #include "shm/contract/limits.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/test_seed.h"
+#include "tests/support/zmtp_peer.h"
 #include "tests/wire/run_environment.h"
 
 namespace optlease {
 namespace {
 
+using testing_support::zmtp_greeting;
+using testing_support::zmtp_long_header;
 using Type = Socket::Type;
 
 class HostilePeer : public RunEnvironment {
@@ -49,14 +52,6 @@ class HostilePeer : public RunEnvironment {
     return size == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
   }
 
-  // ZMTP 3.0 greeting, NULL mechanism, then a READY command of the given socket type.
-  static std::string zmtp_greeting(const std::string& type) {
-    std::string bytes("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16);
-    bytes.resize(64, '\0');
-    std::string ready("\5READY\x0bSocket-Type", 18);
-    ready += std::string("\0\0\0", 3) + static_cast<char>(type.size()) + type;
-    return bytes + '\4' + static_cast<char>(ready.size()) + ready;
-  }
   // Greets, and waits for the answer: a message that overtakes the handshake is a protocol error.
   int zmtp_connect() const {
     const int fd = raw_connect();
@@ -70,12 +65,6 @@ class HostilePeer : public RunEnvironment {
     }));
     return fd;
   }
-  static std::string zmtp_long_header(uint64_t size) {
-    std::string bytes(1, '\2');
-    for (int shift = 56; shift >= 0; shift -= 8) bytes += static_cast<char>(size >> shift);
-    return bytes;
-  }
-
   SocketContext context_;
   std::string path_;
 };
@@ -144,13 +133,15 @@ TEST_F(HostilePeer, MultiPartMessagesAreSwallowedWhole) {
   ::close(fd);
 }
 
-TEST_F(HostilePeer, AThousandSubscribersComeAndGo) {
+TEST_F(HostilePeer, AThousandSubscribersComeAndGoAndMemoryStaysFlat) {
   SocketOptions options;
   options.linger_ms = 0;
   Socket pub = bind(Type::kPub, options);
   Message message;
   int heard = 0;
+  uint64_t after_a_hundred = 0;
   for (int i = 0; i < 1000; ++i) {
+    if (i == 100) after_a_hundred = resident_bytes();
     Socket sub = connect(Type::kSub, options);
     ASSERT_TRUE(pub.send({{}, "tick"}).is_ok());
     if (i % 100 != 0) continue;  // most leave before they have even arrived
@@ -163,6 +154,8 @@ TEST_F(HostilePeer, AThousandSubscribersComeAndGo) {
     ++heard;
   }
   EXPECT_EQ(heard, 10);
+  // 10 KiB for each of 900 that left would be 9 MiB.
+  EXPECT_LT(resident_bytes(), after_a_hundred + (8u << 20) + kSanitizerKeepsBytes);
 }
 
 TEST_F(HostilePeer, ASleepingSubscriberCostsBoundedMemoryAndNoTime) {

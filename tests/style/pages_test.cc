@@ -1,0 +1,104 @@
+// docs/TESTING.md names tests: every one of them is there.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = OPTLEASE_SOURCE_DIR;
+const std::string kEllipsis = "\xe2\x80\xa6";
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Suite and name of every test of the tree.
+std::set<std::pair<std::string, std::string>> all_tests() {
+  const std::regex test("TEST(?:_F|_P)?\\(\\s*(\\w+),\\s*(\\w+)\\s*\\)");
+  std::set<std::pair<std::string, std::string>> found;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    if (entry.path().extension() != ".cc") continue;
+    const std::string text = read(entry.path());
+    for (std::sregex_iterator at(text.begin(), text.end(), test), end; at != end; ++at) {
+      found.emplace((*at)[1], (*at)[2]);
+    }
+  }
+  return found;
+}
+
+// `name` may end in an ellipsis or be "*"; no suite: any.
+bool is_there(const std::set<std::pair<std::string, std::string>>& tests, const std::string& suite,
+              std::string name) {
+  const bool is_beginning = name.ends_with(kEllipsis);
+  if (is_beginning) name.resize(name.size() - kEllipsis.size());
+  for (const auto& [a, b] : tests) {
+    if (!suite.empty() && a != suite) continue;
+    if (name == "*" || b == name || (is_beginning && b.starts_with(name))) return true;
+  }
+  return false;
+}
+
+TEST(Pages, EveryTestThatTheTestingPageNamesIsThere) {
+  const auto tests = all_tests();
+  ASSERT_GT(tests.size(), 500u);
+  ASSERT_FALSE(is_there(tests, "Pages", "SomethingThatIsNot" + kEllipsis));
+  const std::string text = read(kRoot / "docs/TESTING.md");
+  // `Suite.Name`, `Suite.Begin...`, `Suite.*`, and `...Name` after another of the same suite.
+  const std::regex named("`(?:([A-Z]\\w+)\\.|" + kEllipsis + ")((?:[A-Z]\\w*(?:" + kEllipsis +
+                         ")?|\\*))`");
+  int names = 0;
+  for (std::sregex_iterator at(text.begin(), text.end(), named), end; at != end; ++at) {
+    ++names;
+    EXPECT_TRUE(is_there(tests, (*at)[1], (*at)[2])) << (*at)[0];
+  }
+  EXPECT_GT(names, 80) << "the page or its form has changed";
+}
+
+// A place to die at that no test dies at is no test.
+TEST(Pages, EveryKillPointIsNamedByATest) {
+  std::string tests;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+    if (entry.path().extension() == ".cc") tests += read(entry.path());
+  }
+  const std::regex point("KILL_POINT\\(\"([\\w.]+)\"\\)");
+  int points = 0;
+  for (const char* top : {"shm", "kernels", "actors", "launcher"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (entry.path().extension() != ".cc") continue;
+      const std::string text = read(entry.path());
+      for (std::sregex_iterator at(text.begin(), text.end(), point), end; at != end; ++at) {
+        ++points;
+        const std::string name = (*at)[1];
+        bool named = false;
+        for (const std::string& before : {"\"" + name, "stop:" + name}) {
+          for (const char after : {'"', ':'}) {
+            named = named || tests.find(before + after) != std::string::npos;
+          }
+        }
+        EXPECT_TRUE(named) << name << " of " << entry.path();
+      }
+    }
+  }
+  EXPECT_GT(points, 40);
+}
+
+TEST(Pages, EveryFileThatTheTestingPageNamesIsThere) {
+  const std::string text = read(kRoot / "docs/TESTING.md");
+  const std::regex path("\\b((?:tests|docs|configs|launcher)/[\\w./-]*\\w)");
+  int paths = 0;
+  for (std::sregex_iterator at(text.begin(), text.end(), path), end; at != end; ++at) {
+    ++paths;
+    EXPECT_TRUE(fs::exists(kRoot / (*at)[1].str())) << (*at)[1];
+  }
+  EXPECT_GT(paths, 10);
+}
+
+}  // namespace
