@@ -11,6 +11,7 @@
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/log.h"
 #include "launcher/job_state.h"
+#include "shm/kill_point.h"
 #include "shm/resident_segment.h"
 
 namespace optlease {
@@ -241,6 +242,7 @@ Status Supervisor::restore_names(std::vector<std::string>* made) {
 void Supervisor::act() {
   if (core_.stopping() && !stop_seen_) {
     stop_seen_ = true;
+    KILL_POINT("launcher.stopping");
     say(std::string("stopping: ") + core_.ending_text());
     // The actors still answer: this is the last moment to ask them how it was.
     telemetry_.ask_once_more(kSnapshotMs);
@@ -381,6 +383,7 @@ void Supervisor::start_process(Seat seat, uint64_t life) {
                              static_cast<unsigned long long>(life),
                              static_cast<int>(live.child.pid())));
   living_[{seat, life}] = std::move(live);
+  KILL_POINT("launcher.spawned");
   recovery_.spawned(seat, life, now());
   next_query_ms_ = std::min(next_query_ms_, now_ms() + kQueryMsMeasuring);
 }
