@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "launcher/config_check.h"
 #include "launcher/config_value.h"
 #include "launcher/model_tensors.h"
+#include "launcher/run_plan.h"
 
 namespace optlease {
 namespace {
@@ -41,11 +43,37 @@ Result<std::string> read_text(const std::string& path) {
   return Status(StatusCode::kIo, message);
 }
 
-// Where the document names the model's source, for errors about what it holds.
-std::string source_place(const std::string& file, const ConfigValue& root) {
-  const ConfigValue* model = root.find("model");
-  const ConfigValue* source = model == nullptr ? nullptr : model->find("source");
-  return source == nullptr ? file + ":1:1" : source->place;
+// The place of "section.key", or of "section.2.key" in an array: the nearest thing that the
+// document has on the way there.
+std::string place_of(const std::string& file, const ConfigValue& root, const std::string& key) {
+  const ConfigValue* at = &root;
+  std::istringstream words(key);
+  for (std::string word; std::getline(words, word, '.');) {
+    const ConfigValue* next = at->find(word);
+    if (next == nullptr && at->kind == ValueKind::kArray) {
+      size_t index = 0;
+      const auto parsed = std::from_chars(word.data(), word.data() + word.size(), index);
+      if (parsed.ec == std::errc() && index < at->items.size()) next = &at->items[index];
+    }
+    if (next == nullptr) break;
+    at = next;
+  }
+  return at == &root ? file + ":1:1" : at->place;
+}
+
+// What no job can be made of is refused like any other value, at its place.
+void check_plan(const std::string& file, const ConfigValue& root, const Config& config,
+                std::vector<ConfigError>* errors) {
+  if (!errors->empty()) return;
+  auto problem = why_no_plan(config);
+  if (!problem) return;
+  // A plain shape is one parameter that the document has no table of.
+  if (root.find("model") != nullptr && root.find("model")->find("elements") != nullptr &&
+      problem->key.starts_with("model.")) {
+    problem->key = "model.elements";
+  }
+  problem->place = place_of(file, root, problem->key);
+  errors->push_back(std::move(*problem));
 }
 
 // model.parameters = N is the plain shape, model.elements, in another word. `replace`: an override
@@ -107,7 +135,9 @@ bool parse_config(const std::string& text, const std::string& file, const std::s
                   const std::vector<std::string>& overrides, Config* config,
                   std::vector<ConfigError>* errors) {
   ConfigValue root;
-  return parse_document(text, file, directory, overrides, &root, config, errors);
+  parse_document(text, file, directory, overrides, &root, config, errors);
+  if (config->model_source.empty()) check_plan(file, root, *config, errors);
+  return errors->empty();
 }
 
 Result<LoadedConfig> load_config(const std::string& path,
@@ -126,8 +156,10 @@ Result<LoadedConfig> load_config(const std::string& path,
   const std::string directory = absolute.lexically_normal().parent_path().string();
   if (parse_document(text.value(), path, directory, overrides, &root, &loaded.config, &errors) &&
       !loaded.config.model_source.empty()) {
-    take_model_tensors(source_place(path, root), &loaded.config, &errors);
+    take_model_tensors(place_of(path, root, "model.source"), &loaded.config, &errors);
   }
+  check_plan(path, root, loaded.config, &errors);
+  loaded.replay_place = place_of(path, root, "gradients.replay_path");
   if (!errors.empty()) return Status(StatusCode::kInvalidArgument, text_of(errors));
   return loaded;
 }

@@ -65,6 +65,7 @@ struct LoadedConfig {
   Config config;
   std::string path;
   std::vector<std::string> overrides;  // "section.key=value", as given to --set
+  std::string replay_place;            // where gradients.replay_path is given, for later errors
 };
 
 // One thing that is wrong. `place` is "file:line:column", or "--set section.key=value".

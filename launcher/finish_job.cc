@@ -8,6 +8,7 @@
 #include "launcher/run_job.h"
 #include "launcher/supervisor.h"
 #include "shm/chunk_store.h"
+#include "shm/kill_point.h"
 #include "shm/numa_policy.h"
 
 namespace optlease {
@@ -254,6 +255,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
     report->exit_code = ExitCode::kCorruptState;
     report->ending_text = "the final state does not hold: " + report->digest_error;
   }
+  KILL_POINT("launcher.reported");
   clean_up(plan, claim, supervisor, names_are_ours, discard_state, report);
   settle_exit_code(report);
 }

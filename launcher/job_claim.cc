@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,7 +12,9 @@
 #include "launcher/job_origin.h"
 #include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
+#include "shm/found_state.h"
 #include "shm/kill_point.h"
+#include "shm/segment_removal.h"
 
 namespace optlease {
 namespace {
@@ -24,31 +27,44 @@ ClaimFailure refuse(const Status& status) {
 }
 
 // What an earlier run left under the job's name.
-struct Found {
-  enum class Kind { kNothing, kReady, kUnusable, kForeign };
-  Kind kind = Kind::kNothing;
-  Status why;                     // kUnusable, kForeign
-  std::optional<JobState> state;  // kReady
+struct Found : FoundState {
+  std::optional<JobState> state;  // kWhole
 };
 
+std::string stem_of(const RunDirectory& run) {
+  const std::string control = run.control_segment();
+  return control.substr(0, control.rfind('.'));
+}
+
 Found look(const RunDirectory& run) {
-  Found found;
-  bool any = false;
-  for (const std::string& name : segments_of_job(run)) any = any || name != run.lock_segment();
-  if (!any) return found;
+  Found found{look_at_state(stem_of(run), segments_of_job(run)), std::nullopt};
+  if (found.kind != StateKind::kWhole) return found;
   auto state = JobState::open(run);
-  if (state &&
-      state.value().view().header().state.load() == static_cast<uint32_t>(SegmentState::kReady)) {
-    found.kind = Found::Kind::kReady;
+  if (state) {
     found.state.emplace(std::move(state).value());
     return found;
   }
-  found.why =
-      state ? Status(StatusCode::kCorrupt, "its creation was not completed") : state.status();
-  const StatusCode code = found.why.code();
-  const bool ours = code == StatusCode::kCorrupt || code == StatusCode::kNotFound;
-  found.kind = ours ? Found::Kind::kUnusable : Found::Kind::kForeign;
+  found.kind = StateKind::kForeign;  // it was whole just now: it cannot be looked at, no more
+  found.why = state.status();
   return found;
+}
+
+// Of what is under the job's names and must not be used or removed.
+ClaimFailure refuse_foreign(const std::string& job, const Status& why) {
+  const bool is_strange =
+      why.code() == StatusCode::kPermission || why.code() == StatusCode::kWrongVersion;
+  return refuse(is_strange ? ExitCode::kCorruptState : exit_code_for(why),
+                "a segment stands under the name of job " + job +
+                    " that is not used or removed by this program: " + why.message());
+}
+
+ClaimFailure refuse_damaged(const std::string& job, const Status& why) {
+  return refuse(ExitCode::kCorruptState,
+                "job " + job +
+                    " may have a state in shared memory, and it cannot be used: " + why.message() +
+                    ". Nothing of it was touched: mend it and --resume, or discard "
+                    "it with --fresh or `optlease clean " +
+                    job + "`");
 }
 
 std::string choices(const std::string& job, Step step) {
@@ -84,17 +100,7 @@ ClaimFailure check_origin(const JobPlan& plan, const ControlView& view, JobClaim
                     "discard it with --fresh");
 }
 
-ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* claim) {
-  if (found.kind == Found::Kind::kNothing) {
-    return refuse(ExitCode::kStateAbsent,
-                  "job " + claim->run.job_name() +
-                      " has no state in shared memory to resume; leave --resume out to start it");
-  }
-  if (found.kind != Found::Kind::kReady) {
-    return refuse(ExitCode::kCorruptState, "the state of job " + claim->run.job_name() +
-                                               " cannot be resumed: " + found.why.message() +
-                                               "; --fresh discards it");
-  }
+ClaimFailure check_layout(const JobPlan& plan, const Found& found, JobClaim* claim) {
   const ControlView& view = found.state->view();
   if (view.header().layout_hash != layout_hash(plan.segment)) {
     std::string difference = layout_difference(view.plan(), plan.segment);
@@ -120,32 +126,52 @@ ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* cla
   return {};
 }
 
+ClaimFailure check_resume(const JobPlan& plan, const Found& found, JobClaim* claim) {
+  const std::string& job = claim->run.job_name();
+  switch (found.kind) {
+    case StateKind::kNothing:
+      return refuse(ExitCode::kStateAbsent,
+                    "job " + job +
+                        " has no state in shared memory to resume; leave --resume out to start it");
+    case StateKind::kUnfinished:
+      return refuse(ExitCode::kStateAbsent, "job " + job +
+                                                " has no state to resume: " + found.why.message() +
+                                                "; leave --resume out to start it");
+    case StateKind::kDamaged:
+      return refuse_damaged(job, found.why);
+    case StateKind::kForeign:
+      return refuse_foreign(job, found.why);
+    case StateKind::kWhole:
+      return check_layout(plan, found, claim);
+  }
+  return refuse(ExitCode::kInternal, "what is under the name of job " + job + " is not known");
+}
+
 // Says why what stands in the way of a new job must not be removed, or what will be.
 ClaimFailure may_make_room(StartMode mode, const Found& found, JobClaim* claim) {
   const std::string& job = claim->run.job_name();
   switch (found.kind) {
-    case Found::Kind::kNothing:
+    case StateKind::kNothing:
       return {};
-    case Found::Kind::kForeign:
-      return refuse(found.why.code() == StatusCode::kWrongVersion ? ExitCode::kStateExists
-                                                                  : exit_code_for(found.why),
-                    "a segment stands under the name of job " + job + " that is not used or " +
-                        "removed by this program: " + found.why.message());
-    case Found::Kind::kUnusable:
-      claim->notes.push_back("removed unusable remains of an earlier run (" + found.why.message() +
-                             ")");
-      break;
-    case Found::Kind::kReady: {
-      const Step step = found.state->view().step_committed();
-      if (mode == StartMode::kNew && step != kNoStep) {
-        return refuse(ExitCode::kStateExists, choices(job, step));
+    case StateKind::kForeign:
+      return refuse_foreign(job, found.why);
+    case StateKind::kDamaged:
+      if (mode != StartMode::kFresh) return refuse_damaged(job, found.why);
+      claim->notes.push_back("removed what an earlier run left (" + found.why.message() + ")");
+      return {};
+    case StateKind::kUnfinished:
+      claim->notes.push_back("removed the remains of an earlier run, in which no step is (" +
+                             found.why.message() + ")");
+      return {};
+    case StateKind::kWhole:
+      if (mode == StartMode::kNew && found.step_committed != kNoStep) {
+        return refuse(ExitCode::kStateExists, choices(job, found.step_committed));
       }
-      claim->notes.push_back(
-          format("removed the state of an earlier run (step %lld)", static_cast<long long>(step)));
-      break;
-    }
+      claim->notes.push_back(format("removed the state of an earlier run (step %lld)",
+                                    static_cast<long long>(found.step_committed)));
+      return {};
   }
-  return {};
+  return refuse(ExitCode::kInternal, "what is under the name of job " + job + " is not known");
 }
 
 ClaimFailure check_memory(const JobPlan& plan, const RunDirectory& run) {
@@ -201,6 +227,8 @@ namespace {
 ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& run,
                       bool was_there) {
   if (const Status made = run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
+  const auto probe = JobLock::try_probe(run.lock_segment());
+  const bool lock_is_new = probe && probe.value() == JobLock::State::kAbsent;
   auto lock = JobLock::acquire(run.lock_segment(), false);
   if (!lock) {
     const bool busy = lock.status().code() == StatusCode::kBusy;
@@ -220,7 +248,7 @@ ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& r
   if (failure.text.empty()) return {std::move(claim), {}};
   // A refusal leaves nothing new behind, and the logs of an earlier run where they are.
   if (!was_there) (void)remove_run_directory(claim.run).is_ok();
-  if (segments_of_job(claim.run).size() <= 1) claim.lock.release_and_unlink();
+  if (lock_is_new || segments_of_job(claim.run).size() <= 1) claim.lock.release_and_unlink();
   return {std::nullopt, std::move(failure)};
 }
 
@@ -234,6 +262,16 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
   // Without the lock somebody else's may lie in it: then it stays.
   if (!outcome.claim && !was_there) (void)rmdir(run.value().path().c_str());
   return outcome;
+}
+
+Step next_step(const std::string& job_name, StartMode mode) {
+  const auto run = RunDirectory::of(job_name);
+  if (mode != StartMode::kResume || !run) return 1;
+  const auto state = JobState::open(run.value());
+  if (!state) return 1;
+  // A step that is open has its summed gradients.
+  const ControlView& view = state.value().view();
+  return std::max<Step>(0, view.step_committed() + (view.step_is_open() ? 1 : 0)) + 1;
 }
 
 std::string layout_difference(const SegmentPlan& stored, const SegmentPlan& wanted) {
@@ -302,7 +340,11 @@ Status remove_segments(const RunDirectory& run) {
     }
     names.push_back(name);
   }
-  for (const std::string& name : names) Segment::unlink(name);
+  begin_removal(run.control_segment());
+  for (const std::string& name : in_removal_order(std::move(names))) {
+    Segment::unlink(name);
+    KILL_POINT("removal.segment");
+  }
   return Status::ok();
 }
 

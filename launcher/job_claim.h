@@ -43,6 +43,10 @@ struct ClaimOutcome {
 };
 ClaimOutcome claim_job(const JobPlan& plan, StartMode mode);
 
+// The first step whose gradients a run of the job would need: 1, or with kResume the one after what
+// the state in shared memory has, as far as there is one. Claims nothing.
+Step next_step(const std::string& job_name, StartMode mode);
+
 // True where a process of the job serves it, even where the job's lock was deleted under it: its
 // launcher answers, or, seen from another run directory too, a store serves its control segment or
 // a launcher watches its arenas.

@@ -5,23 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <future>
 #include <system_error>
 
 #include "kernels/checksum.h"
+#include "shm/found_state.h"
 
 namespace optlease {
-namespace {
-
-bool is_segment_suffix(const std::string& suffix) {
-  if (suffix == "ctl" || suffix == "lock") return true;
-  if (suffix.size() < 2 || !std::strchr("rgd", suffix[0])) return false;
-  return std::all_of(suffix.begin() + 1, suffix.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-}  // namespace
-
 Result<JobState> JobState::open(const RunDirectory& run) {
   auto control = Segment::open(run.control_segment(), Segment::Access::kReadOnly);
   if (control.status().code() == StatusCode::kNotFound) {

@@ -12,8 +12,10 @@
 #include "launcher/files.h"
 #include "launcher/job_state.h"
 #include "launcher/memory_contract.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_plan.h"
 #include "launcher/supervisor.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -115,6 +117,7 @@ ExitCode supervise(const JobPlan& plan, SocketContext& context, JobClaim& claim,
     return refuse(why.message(), exit_code_for(why), options, begun);
   }
   supervisor.value()->run();
+  KILL_POINT("launcher.all_ended");
   begun.wall_seconds = progress.seconds();
   begun.exit_code = exit_code_of(*supervisor.value());
   finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
@@ -141,6 +144,7 @@ ExitCode run_claimed_job(const JobPlan& plan, SocketContext& context, JobClaim& 
 
 ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
   const ProgressLines progress(options);
+  KILL_POINT("launcher.start");
   RunReport begun = start_report(plan);
   std::optional<SocketContext> context;
   std::optional<ClaimOutcome> outcome;
@@ -188,6 +192,9 @@ ExitCode run_job(const RunOptions& options) {
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return refuse(plan.status().message(), ExitCode::kBadConfiguration, options);
+  const Status replayed =
+      check_replay_files(config.value(), next_step(plan.value().segment.job_name, options.mode));
+  if (!replayed.is_ok()) return refuse(replayed.message(), ExitCode::kBadConfiguration, options);
   const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
   if (!placed.is_ok()) return refuse(placed.message(), ExitCode::kBadConfiguration, options);
   const ProgressLines progress(options);

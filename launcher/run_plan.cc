@@ -1,6 +1,7 @@
 #include "launcher/run_plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include "actors/runtime/child_args.h"
 
@@ -26,40 +27,90 @@ uint32_t group_of(const GroupParams& params, std::vector<GroupParams>* groups) {
   return index;
 }
 
-Status plan_spaces(const Config& config, JobPlan* plan) {
-  for (const SpaceConfig& wanted : config.spaces) {
+// Why there is no plan: the key, and what was found and is allowed. Its place is the loader's.
+using Problem = std::optional<ConfigError>;
+
+Problem problem(std::string key, std::string text) {
+  return ConfigError{"", std::move(key), std::move(text)};
+}
+
+std::string space_key(size_t space, const char* key) {
+  return "spaces." + std::to_string(space) + "." + key;
+}
+
+SpaceSpec space_of(const Config& config, const SpaceConfig& wanted, std::vector<TensorInit>* init) {
+  SpaceSpec space;
+  space.name = wanted.name;
+  space.members = wanted.ranks;
+  space.param_dtype = wanted.param_dtype;
+  space.grad_dtype = wanted.grad_dtype;
+  for (const ParameterConfig& parameter : config.parameters) {
+    if (parameter.space != wanted.name) continue;
+    TensorSpec tensor;
+    tensor.name = parameter.name;
+    tensor.shape = parameter.shape;
+    space.tensors.push_back(std::move(tensor));
+    init->push_back(parameter.init);
+  }
+  return space;
+}
+
+Problem plan_spaces(const Config& config, JobPlan* plan) {
+  Problem found;
+  for (size_t s = 0; s < config.spaces.size(); ++s) {
+    const SpaceConfig& wanted = config.spaces[s];
     GroupParams params = config.optimizer;
     params.lr *= wanted.lr_scale;
     params.weight_decay = wanted.weight_decay;
-    SpaceSpec space;
-    space.name = wanted.name;
-    space.members = wanted.ranks;
-    space.param_dtype = wanted.param_dtype;
-    space.grad_dtype = wanted.grad_dtype;
-    space.group = group_of(params, &plan->optimizer.groups);
     std::vector<TensorInit> init;
-    for (const ParameterConfig& parameter : config.parameters) {
-      if (parameter.space != wanted.name) continue;
-      TensorSpec tensor;
-      tensor.name = parameter.name;
-      tensor.shape = parameter.shape;
-      space.tensors.push_back(std::move(tensor));
-      init.push_back(parameter.init);
-    }
+    SpaceSpec space = space_of(config, wanted, &init);
+    space.group = group_of(params, &plan->optimizer.groups);
     plan->segment.spaces.push_back(std::move(space));
     plan->model.init.push_back(std::move(init));
+    if (found || plan->optimizer.groups.size() <= kGroupCountMax) continue;
+    found = problem(space_key(s, wanted.lr_scale != 1 ? "lr_scale" : "weight_decay"), "");
   }
-  if (plan->optimizer.groups.size() <= kGroupCountMax) return Status::ok();
-  return {StatusCode::kInvalidArgument,
-          format("spaces: lr_scale and weight_decay make %zu different hyper-parameter groups, "
-                 "allowed: at most %u",
-                 plan->optimizer.groups.size(), kGroupCountMax)};
+  if (!found) return found;
+  found->text = format(
+      "lr_scale and weight_decay of all spaces make %zu different hyper-parameter groups, allowed: "
+      "at most %u; this space's is the first too many",
+      plan->optimizer.groups.size(), kGroupCountMax);
+  return found;
+}
+
+// The key that makes parameter `index` as large as it is.
+std::string shape_key(const Config& config, size_t index) {
+  if (!config.model_source.empty()) return "model.source";
+  return "model.parameters." + std::to_string(index) + ".shape";
+}
+
+// Of each space, and of all together: neither too many nor none.
+Problem check_elements(const Config& config) {
+  std::map<std::string, uint64_t> totals;
+  bool any = false;
+  for (size_t i = 0; i < config.parameters.size(); ++i) {
+    const ParameterConfig& parameter = config.parameters[i];
+    uint64_t elements = 1;
+    for (const uint64_t dim : parameter.shape) {
+      // Past the limit it stays there: what follows may be a zero.
+      elements =
+          dim != 0 && elements > kTensorElementsMax / dim ? kTensorElementsMax + 1 : elements * dim;
+    }
+    any = any || elements > 0;
+    uint64_t& total = totals[parameter.space];
+    total += std::min(elements, kTensorElementsMax + 1);
+    if (total <= kTensorElementsMax) continue;
+    return problem(shape_key(config, i), "with parameter '" + parameter.name + "' space '" +
+                                             parameter.space + "' has more than 2^46 elements");
+  }
+  if (any) return {};
+  return problem(shape_key(config, 0), "the model is empty: no space has any element");
 }
 
 uint64_t divide_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
 
 // Refuses before anything counts chunks one by one.
-Status check_chunk_count(const SegmentPlan& segment) {
+Problem check_chunk_count(const SegmentPlan& segment) {
   for (uint32_t r = 0; r < segment.world_size; ++r) {
     uint64_t chunks = 0;
     for (const SpaceSpec& space : segment.spaces) {
@@ -67,13 +118,60 @@ Status check_chunk_count(const SegmentPlan& segment) {
       chunks += divide_up(space.shard_elements, space.chunk_elements);
     }
     if (chunks <= kRankChunkCountMax) continue;
-    return {StatusCode::kInvalidArgument,
-            format("rank %u would have %llu chunks, allowed: at most %llu; raise "
-                   "offload.chunk_size_mb",
-                   r, static_cast<unsigned long long>(chunks),
-                   static_cast<unsigned long long>(kRankChunkCountMax))};
+    return problem("offload.chunk_size_mb",
+                   format("rank %u would have %llu chunks, allowed: at most %llu; raise it", r,
+                          static_cast<unsigned long long>(chunks),
+                          static_cast<unsigned long long>(kRankChunkCountMax)));
   }
-  return Status::ok();
+  return {};
+}
+
+// What a rank reaches in a step of which it streams windows; the others come in every step.
+bool is_of_a_window(RehearsePhase phase) {
+  return phase != RehearsePhase::kBetweenSteps && phase != RehearsePhase::kAnswered;
+}
+
+// A kill at a moment that never comes is none: the run could not say that it survived it. The first
+// window may be prefetched before anybody knows that its step will be skipped.
+Problem check_rehearsals(const Config& config, const SegmentPlan& segment) {
+  const std::vector<int64_t>& skipped = config.gradients.synthetic_nonfinite_steps;
+  for (size_t i = 0; i < config.rehearsals.size(); ++i) {
+    const Rehearsal& rehearsal = config.rehearsals[i];
+    if (!is_of_a_window(rehearsal.phase)) continue;
+    const std::string key = "rehearse." + std::to_string(i);
+    const bool skips = std::find(skipped.begin(), skipped.end(), rehearsal.step) != skipped.end();
+    if (skips && rehearsal.phase != RehearsePhase::kPrepared) {
+      return problem(key + ".step",
+                     format("found step %lld, which gradients.nonfinite_steps makes a skipped one: "
+                            "no window of it reaches %s; allowed in it: prepared, answered, "
+                            "between_steps",
+                            static_cast<long long>(rehearsal.step), name_of(rehearsal.phase)));
+    }
+    if (arena_of(segment, Rank(rehearsal.at_rank)).chunks.empty()) {
+      return problem(key + (rehearsal.at_rank != rehearsal.rank ? ".at_rank" : ".rank"),
+                     format("rank %u owns no element: it never reaches %s", rehearsal.at_rank,
+                            name_of(rehearsal.phase)));
+    }
+  }
+  return {};
+}
+
+// Everything but what is only copied.
+Problem lay_out_plan(const Config& config, JobPlan* plan) {
+  plan->segment.job_name = config.job_name;
+  plan->segment.world_size = config.world_size;
+  plan->segment.window_chunks = config.window_chunks;
+  plan->segment.prefetch_windows = config.prefetch_windows;
+  plan->segment.split = config.split;
+  if (Problem found = plan_spaces(config, plan)) return found;
+  if (Problem found = check_elements(config)) return found;
+  const Status laid_out = lay_out(&plan->segment, config.chunk_size_bytes);
+  if (!laid_out.is_ok()) return problem(shape_key(config, 0), laid_out.message());
+  if (Problem found = check_chunk_count(plan->segment)) return found;
+  if (const std::string why = why_invalid(plan->segment); !why.empty()) {
+    return problem("", "the plan is invalid: " + why);
+  }
+  return check_rehearsals(config, plan->segment);
 }
 
 void note_chunk_size(const Config& config, const SegmentPlan& segment, Notes* notes) {
@@ -226,13 +324,13 @@ ProcessPlan trainer_process(const JobPlan& plan, const RunDirectory& run,
 
 }  // namespace
 
+std::optional<ConfigError> why_no_plan(const Config& config) {
+  JobPlan plan;
+  return lay_out_plan(config, &plan);
+}
+
 Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   JobPlan plan;
-  plan.segment.job_name = config.job_name;
-  plan.segment.world_size = config.world_size;
-  plan.segment.window_chunks = config.window_chunks;
-  plan.segment.prefetch_windows = config.prefetch_windows;
-  plan.segment.split = config.split;
   plan.steps = config.steps;
   plan.device = config.device;
   plan.keep_state = config.keep_state;
@@ -246,11 +344,9 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   plan.restart = config.restart;
   plan.telemetry = config.telemetry;
   plan.rehearsals = config.rehearsals;
-  OPTLEASE_TRY(plan_spaces(config, &plan));
-  OPTLEASE_TRY(lay_out(&plan.segment, config.chunk_size_bytes));
-  OPTLEASE_TRY(check_chunk_count(plan.segment));
-  if (const std::string why = why_invalid(plan.segment); !why.empty()) {
-    return Status(StatusCode::kInvalidArgument, "the plan is invalid: " + why);
+  if (const Problem found = lay_out_plan(config, &plan)) {
+    return Status(StatusCode::kInvalidArgument,
+                  (found->key.empty() ? "" : found->key + ": ") + found->text);
   }
   if (notes != nullptr) {
     note_chunk_size(config, plan.segment, notes);

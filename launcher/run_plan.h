@@ -3,6 +3,7 @@
 // `optlease run` executes. It does not look at the machine: memory_contract.h does.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,10 @@
 #include "shm/contract/status.h"
 
 namespace optlease {
+
+// Of a configuration whose single values are sound: the key and words of what makes a job of it
+// impossible, without a place; none where make_plan() succeeds. Used by load_config().
+std::optional<ConfigError> why_no_plan(const Config& config);
 
 // The job of a configuration that load_config() accepted. `notes` (may be null) gets one sentence
 // for each thing that works but that its author may not have meant.

@@ -12,6 +12,7 @@
 #include "actors/runtime/lifeline.h"
 #include "actors/runtime/log.h"
 #include "launcher/job_state.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -223,6 +224,7 @@ void Supervisor::sample() {
 void Supervisor::act() {
   if (core_.stopping() && !stop_seen_) {
     stop_seen_ = true;
+    KILL_POINT("launcher.stopping");
     say(std::string("stopping: ") + core_.ending_text());
     // The actors still answer: this is the last moment to ask them how it was.
     telemetry_.ask_once_more(kSnapshotMs);
@@ -369,6 +371,7 @@ void Supervisor::start_process(Seat seat, uint64_t life) {
   say(text_of(seat) + format(" started (incarnation %llu, pid %d)",
                              static_cast<unsigned long long>(life),
                              static_cast<int>(live.child.pid())));
+  KILL_POINT("launcher.spawned");
   recovery_.spawned(seat, life, now());
   next_query_ms_ = std::min(next_query_ms_, now_ms() + kQueryMsMeasuring);
 }

@@ -10,6 +10,7 @@
 #include "actors/runtime/log.h"
 #include "launcher/supervisor.h"
 #include "shm/eintr.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -104,6 +105,7 @@ void Supervisor::reap(const Key& key) {
   live.child.signal_group(SIGKILL);
   const auto exit = live.child.try_reap();
   if (!exit) return;
+  KILL_POINT("launcher.reaped");
   const bool fatal = is_fatal(key.first, *exit);
   core_.reaped(key.first, key.second, *exit, fatal, now(),
                fatal ? last_error_of(live.log_file) : "");
@@ -157,8 +159,11 @@ void Supervisor::hear_store() {
   if (!arrived.refusal.empty()) log_warn("the store refused: %s", arrived.refusal.c_str());
   if (!arrived.facts) return;
   if (!store_was_up_) open_watch();
+  if (!store_was_up_) KILL_POINT("launcher.store_up");
   store_was_up_ = true;
+  const Step before = core_.facts().body.step_committed;
   core_.store_answered(*arrived.facts, now());
+  if (arrived.facts->body.step_committed > before) KILL_POINT("launcher.step");
   watch_residents();
   for (const DeathRecord& whole : recovery_.store_answered(*arrived.facts, now())) {
     say(text_of(whole.seat) + " recovered: " + timeline_of(whole));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "shm/kill_point.h"
+#include "shm/segment_removal.h"
 #include "shm/shared_copy.h"
 
 namespace optlease {
@@ -180,10 +181,12 @@ std::vector<SlotIndex> ChunkStore::unreferenced_slots(Rank rank) const {
 }
 
 void ChunkStore::unlink(const SegmentNames& names) {
-  // The control segment first: without it nothing offers the arenas to anybody.
+  begin_removal(names.control);
+  for (const std::string& name : names.arenas) {
+    Segment::unlink(name);
+    KILL_POINT("unlink.arena");
+  }
   Segment::unlink(names.control);
-  KILL_POINT("unlink.control");
-  for (const std::string& name : names.arenas) Segment::unlink(name);
 }
 
 }  // namespace optlease

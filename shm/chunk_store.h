@@ -63,7 +63,7 @@ class ChunkStore {
   // Slots of `rank`'s arena that no committed version occupies.
   std::vector<SlotIndex> unreferenced_slots(Rank rank) const;
 
-  // Removes the names; mappings stay. Called at a clean end.
+  // Removes the names, the control segment's last; mappings stay. Called at a clean end.
   static void unlink(const SegmentNames& names);
 
  private:

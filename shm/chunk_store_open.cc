@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
 
@@ -19,7 +20,8 @@ namespace {
 class UndoOnFailure {
  public:
   ~UndoOnFailure() {
-    for (const std::string& name : made_) Segment::unlink(name);
+    // The control segment, which was made first, says what the others are until they are gone.
+    std::for_each(made_.rbegin(), made_.rend(), &Segment::unlink);
   }
   void add(const std::string& name) { made_.push_back(name); }
   void keep() { made_.clear(); }

@@ -21,7 +21,8 @@ Record* table(void* base, uint64_t offset) {
 
 void write_header(SegmentHeader* h, const ControlShape& shape, const SegmentPlan& plan,
                   const uint8_t (&job_id)[16]) {
-  h->magic = kSegmentMagic;
+  h->store_epoch.store(1);
+  h->step_committed.store(kNoStep);
   h->version = kSegmentVersion;
   h->header_bytes = sizeof(SegmentHeader);
   h->total_bytes = shape.total_bytes;
@@ -43,9 +44,11 @@ void write_header(SegmentHeader* h, const ControlShape& shape, const SegmentPlan
   h->chunks_offset = shape.chunks_offset;
   h->slot_entries_offset = shape.slot_entries_offset;
   h->blobs_offset = shape.blobs_offset;
-  h->header_checksum = header_checksum_of(*h);
-  h->store_epoch.store(1);
-  h->step_committed.store(kNoStep);
+  const uint64_t magic = kSegmentMagic;
+  h->header_checksum = fnv1a(&h->version, offsetof(SegmentHeader, header_checksum) - sizeof magic,
+                             fnv1a(&magic, sizeof magic));
+  // Last: without it the header was never written, whatever else of it is there.
+  std::atomic_ref<uint64_t>(h->magic).store(kSegmentMagic, std::memory_order_release);
 }
 
 void write_tensor(TensorRecord* record, const TensorSpec& tensor) {

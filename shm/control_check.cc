@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "shm/segment_removal.h"
+
 namespace optlease {
 namespace {
 
@@ -199,6 +201,9 @@ Status check_control_header(const void* data, uint64_t bytes) {
   }
   if (state == static_cast<uint32_t>(SegmentState::kCreating)) {
     return corrupt("its creation was never finished; `optlease clean` removes it");
+  }
+  if (state == kSegmentRemoving) {
+    return corrupt("its removal was begun and not finished; `optlease clean` removes the rest");
   }
   if (state != static_cast<uint32_t>(SegmentState::kReady)) return corrupt("its state is unknown");
   if (header.kept_on_purpose.load() > 1) return corrupt("kept_on_purpose is neither 0 nor 1");

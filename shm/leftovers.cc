@@ -9,13 +9,14 @@
 #include <cinttypes>
 #include <map>
 
-#include "shm/arena_check.h"
-#include "shm/control_check.h"
+#include "shm/control_view.h"
 #include "shm/directory_tree.h"
 #include "shm/eintr.h"
+#include "shm/found_state.h"
 #include "shm/job_lock.h"
 #include "shm/kill_point.h"
 #include "shm/segment.h"
+#include "shm/segment_removal.h"
 
 namespace optlease {
 namespace {
@@ -28,21 +29,22 @@ bool is_job_name(const std::string& name) {
   return !name.empty() && name.find_first_of("./") == std::string::npos;
 }
 
-// The job of a file name in /dev/shm; empty where it is none of ours. Job names have no dot.
+// The job whose segment a file in /dev/shm is by its name; empty where it is none. Job names have
+// no dot.
 std::string job_of(const std::string& file, const std::string& prefix) {
   if (prefix.empty() || file.rfind(prefix, 0) != 0) return {};
   const size_t dot = file.find('.', prefix.size());
-  if (dot == std::string::npos) return {};
+  if (dot == std::string::npos || !is_segment_suffix(file.substr(dot + 1))) return {};
   const std::string job = file.substr(prefix.size(), dot - prefix.size());
   return is_job_name(job) ? job : std::string{};
 }
 
-// Size of an own file or symlink under /dev/shm; false where it is gone or another user's.
+// Size of an own regular file under /dev/shm; false for anything else, and where it is gone.
 bool own_segment(const std::string& name, uint64_t* bytes) {
   struct stat info {};
   if (::lstat(Segment::path_of(name).c_str(), &info) != 0) return false;
-  if (info.st_uid != ::geteuid() || S_ISDIR(info.st_mode)) return false;
-  *bytes = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+  if (info.st_uid != ::geteuid() || !S_ISREG(info.st_mode)) return false;
+  *bytes = static_cast<uint64_t>(info.st_blocks) * 512;
   return true;
 }
 
@@ -56,8 +58,9 @@ Status find_segments(const LeftoverPlaces& places, Jobs* jobs) {
   if (!names.is_ok()) return names.status();
   for (const std::string& file : names.value()) {
     const std::string job = job_of(file, places.segment_prefix);
+    if (job.empty()) continue;
     uint64_t bytes = 0;
-    if (job.empty() || !own_segment("/" + file, &bytes)) continue;
+    (void)own_segment("/" + file, &bytes);  // what is not ours counts nothing
     LeftoverJob& found = (*jobs)[job];
     found.job = job;
     found.segments.push_back("/" + file);
@@ -95,33 +98,6 @@ Result<Jobs> find_jobs(const LeftoverPlaces& places) {
   return jobs;
 }
 
-// Whether a stopped job could go on: everything that ChunkStore::recover would look at.
-Status inspect(const LeftoverPlaces& places, LeftoverJob* job) {
-  const std::string control_name = segment_name(places, job->job, ".ctl");
-  if (!Segment::exists(control_name)) {
-    return {StatusCode::kNotFound,
-            job->segments.empty() ? "only a run directory is left" : "it has no control segment"};
-  }
-  Result<Segment> control = Segment::open(control_name, Segment::Access::kReadOnly);
-  if (!control.is_ok()) return control.status();
-  Result<ControlView> view = ControlView::over(control.value().data(), control.value().bytes());
-  if (!view.is_ok()) return view.status();
-  OPTLEASE_TRY(check_control_at_rest(view.value()));
-  for (uint32_t r = 0; r < view.value().header().world_size; ++r) {
-    const std::string name = segment_name(places, job->job, format(".r%u", r).c_str());
-    const Result<Segment> arena =
-        open_arena(name, view.value(), Rank(r), Segment::Access::kReadOnly);
-    if (!arena.is_ok()) return arena.status();
-  }
-  job->step_committed = view.value().step_committed();
-  if (job->step_committed == kNoStep) {
-    return {StatusCode::kNotFound, "it ended before its initial state was complete"};
-  }
-  const bool kept = view.value().header().kept_on_purpose.load() != 0;
-  job->state = kept ? LeftoverState::kKept : LeftoverState::kResumable;
-  return Status::ok();
-}
-
 // Of a live job, which may be in the middle of anything: its step, where that can be read.
 void read_step(const LeftoverPlaces& places, LeftoverJob* job) {
   const Result<Segment> control =
@@ -133,10 +109,30 @@ void read_step(const LeftoverPlaces& places, LeftoverJob* job) {
 }
 
 void judge_unlocked(const LeftoverPlaces& places, LeftoverJob* job) {
-  const Status status = inspect(places, job);
-  if (status.is_ok()) return;
-  job->state = LeftoverState::kUnusable;
-  job->why = status.message();
+  const FoundState found = look_at_state(segment_name(places, job->job, ""), job->segments);
+  job->why = found.why.message();
+  job->step_committed = found.step_committed;
+  switch (found.kind) {
+    case StateKind::kNothing:
+      job->state = LeftoverState::kRemains;
+      job->why = job->segments.empty() ? "only a run directory is left" : "only a lock is left";
+      return;
+    case StateKind::kWhole:
+      job->state = found.kept_on_purpose ? LeftoverState::kKept : LeftoverState::kResumable;
+      if (found.step_committed != kNoStep) return;
+      job->state = LeftoverState::kRemains;
+      job->why = "it ended before its initial state was complete";
+      return;
+    case StateKind::kUnfinished:
+      job->state = LeftoverState::kRemains;
+      return;
+    case StateKind::kDamaged:
+      job->state = LeftoverState::kDamaged;
+      return;
+    case StateKind::kForeign:
+      job->state = LeftoverState::kForeign;
+      return;
+  }
 }
 
 // Why a job stays under `options`; empty where it may go.
@@ -148,8 +144,13 @@ std::string why_spared(const LeftoverJob& job, const CleanOptions& options) {
       if (options.include_kept) return {};
       return format("kept on purpose at step %" PRId64 "; --include-kept removes it",
                     job.step_committed);
+    case LeftoverState::kDamaged:
+      if (options.include_damaged) return {};
+      return "it may hold a state (" + job.why + "); `optlease clean " + job.job + "` removes it";
+    case LeftoverState::kForeign:
+      return job.why + "; this program neither uses nor removes it";
     case LeftoverState::kResumable:
-    case LeftoverState::kUnusable:
+    case LeftoverState::kRemains:
       return {};
   }
   return "its state is unknown";
@@ -159,7 +160,8 @@ std::string why_spared(const LeftoverJob& job, const CleanOptions& options) {
 void remove_job(const LeftoverPlaces& places, const LeftoverJob& job, bool dry_run,
                 CleanReport* report) {
   const std::string lock = segment_name(places, job.job, ".lock");
-  for (const std::string& name : job.segments) {
+  if (!dry_run) begin_removal(segment_name(places, job.job, ".ctl"));
+  for (const std::string& name : in_removal_order(job.segments)) {
     uint64_t bytes = 0;
     if (!own_segment(name, &bytes)) continue;
     if (!dry_run && name != lock && ::unlink(Segment::path_of(name).c_str()) != 0) {
@@ -244,8 +246,12 @@ const char* name_of(LeftoverState state) {
       return "resumable";
     case LeftoverState::kKept:
       return "kept";
-    case LeftoverState::kUnusable:
-      return "unusable";
+    case LeftoverState::kRemains:
+      return "remains";
+    case LeftoverState::kDamaged:
+      return "damaged";
+    case LeftoverState::kForeign:
+      return "foreign";
   }
   return "?";
 }

@@ -1,6 +1,6 @@
 // What jobs of this user have left on this node: segments and run directories, grouped by job, and
-// their removal. Used by the launcher (at start and for `optlease list` and `optlease clean`). It
-// touches nothing of a job that lives, nothing of another user, and follows no symbolic link.
+// their removal. Used by `optlease status` and `optlease clean`. It touches nothing of a job that
+// lives, of another user or of another version, and follows no symbolic link.
 #pragma once
 
 #include <cstdint>
@@ -24,27 +24,30 @@ enum class LeftoverState {
   kLive,       // its lock is held: some process of it runs
   kResumable,  // valid and unlocked: can go on from `step_committed`
   kKept,       // the same, and stopped with the wish to keep it
-  kUnusable,   // half-made, torn, or only remains; `why` says
+  kRemains,    // no step was ever committed, its removal has begun, or it is no state; `why` says
+  kDamaged,    // it holds, or may hold, a committed step and cannot be used as it is; `why` says
+  kForeign,    // something that this program neither uses nor removes has its names; `why` says
 };
 const char* name_of(LeftoverState state);
 
 struct LeftoverJob {
   std::string job;
-  LeftoverState state = LeftoverState::kUnusable;
+  LeftoverState state = LeftoverState::kForeign;
   Step step_committed = kNoStep;      // kNoStep where it cannot be read
-  std::string why;                    // kUnusable: the reason in words
+  std::string why;                    // kRemains, kDamaged, kForeign: the reason in words
   std::vector<std::string> segments;  // names with '/', ascending, the lock among them
   std::string run_directory;          // empty: none
   uint64_t bytes = 0;                 // of shared memory
 };
 
-// Jobs ascending by name. Names of another user are left out. A broken job is an entry, not an
-// error.
+// Jobs ascending by name. A broken job is an entry, not an error; so is a name of this user's jobs
+// that another user has taken.
 Result<std::vector<LeftoverJob>> scan_leftovers(const LeftoverPlaces& places);
 
 struct CleanOptions {
   bool dry_run = false;  // report only; not even a lock is made
   bool include_kept = false;
+  bool include_damaged = false;
   std::string only_job;  // empty: all
   // Further evidence that a job lives, asked where its lock is free or gone: somebody may have
   // deleted the lock's name under it. Empty: the lock alone decides.

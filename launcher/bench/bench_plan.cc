@@ -3,6 +3,7 @@
 
 #include "launcher/bench/bench.h"
 #include "launcher/config_file.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_plan.h"
 #include "shm/contract/limits.h"
 
@@ -86,6 +87,7 @@ Result<Config> read_config(const BenchOptions& options, bool has_gpu) {
   if (!options.config_path.empty()) {
     auto loaded = load_config(options.config_path, overrides);
     if (!loaded) return loaded.status();
+    OPTLEASE_TRY(check_replay_files(loaded.value(), 1));
     return loaded.value().config;
   }
   Config config;

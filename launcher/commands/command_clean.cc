@@ -17,8 +17,9 @@ ExitCode clean_command(const CleanOptions& given, const std::string* job) {
     auto name = job_named(*job);
     if (!name) return complain("clean", name.status());
     options.only_job = name.value();
-    // Who names a job means it, kept or not.
+    // Who names a job means it, kept or damaged.
     options.include_kept = true;
+    options.include_damaged = true;
   }
   options.answers = [](const std::string& name) {
     const auto run = RunDirectory::of(name);

@@ -8,6 +8,7 @@
 #include "launcher/config_file.h"
 #include "launcher/memory_contract.h"
 #include "launcher/process.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_job.h"
 #include "launcher/run_plan.h"
 
@@ -30,6 +31,9 @@ ExitCode plan_command(const PlanFlags& flags) {
   std::vector<std::string> notes;
   auto plan = make_plan(config.value().config, &notes);
   if (!plan) return complain("plan", plan.status().message(), ExitCode::kBadConfiguration);
+  const Status replayed = check_replay_files(
+      config.value(), next_step(plan.value().segment.job_name, StartMode::kResume));
+  if (!replayed.is_ok()) return complain("plan", replayed.message(), ExitCode::kBadConfiguration);
   const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
   if (!placed.is_ok()) return complain("plan", placed.message(), ExitCode::kBadConfiguration);
   auto run = RunDirectory::of(plan.value().segment.job_name);

@@ -8,6 +8,7 @@
 #include "actors/tensor_files/safetensors.h"
 #include "launcher/config_file.h"
 #include "launcher/memory_contract.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_plan.h"
 #include "tests/launcher/config_fixture.h"
 
@@ -178,6 +179,62 @@ TEST_F(ModelFiles, AreRefusedWhereATensorIsNoParameter) {
   EXPECT_NE(loaded.status().message().find("has dtype I64, allowed: F32, BF16, F16"),
             std::string::npos)
       << loaded.status().message();
+}
+
+// Recorded gradients: those of the next step must be there and fit.
+class ReplayFiles : public ModelFiles {
+ protected:
+  Result<LoadedConfig> load_replay(const std::string& pattern) {
+    std::string text = kWholeJob;
+    text.replace(text.find("elements = 1000"), 15, "parameters = [{ name = \"w\", shape = [4] }]");
+    text.replace(text.find("\"synthetic\""), 11, "\"replay\"");
+    std::ofstream(directory_ / "job.toml") << text + "replay_path = \"" + pattern + "\"\n";
+    return load_config((directory_ / "job.toml").string());
+  }
+  // The words of the refusal; empty where there is none.
+  std::string refusal(const std::string& pattern, Step next) {
+    const Result<LoadedConfig> loaded = load_replay(pattern);
+    EXPECT_TRUE(loaded.is_ok()) << loaded.status().message();
+    const Status checked = check_replay_files(loaded.value(), next);
+    if (checked.is_ok()) return "";
+    EXPECT_EQ(checked.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(checked.message().find("job.toml:9:15: gradients.replay_path: step "),
+              std::string::npos)
+        << checked.message();
+    return checked.message();
+  }
+};
+
+TEST_F(ReplayFiles, AreRefusedAtTheirKeyWhereTheNextStepsAreMissing) {
+  write_model("g.2.safetensors", {tensor("w", "F32", {4})}, 16);
+  EXPECT_NE(refusal("g.{step}.safetensors", 1).find("g.1.safetensors"), std::string::npos);
+  EXPECT_EQ(refusal("g.{step}.safetensors", 2), "") << "what was replayed may be gone";
+  EXPECT_NE(refusal("g.{step}.safetensors", 3), "");
+  EXPECT_EQ(refusal("g.{step}.safetensors", 11), "") << "the job is over after step 10";
+}
+
+TEST_F(ReplayFiles, AreLookedForOfEveryRank) {
+  write_model("g.1.0.safetensors", {tensor("w", "BF16", {4})}, 8);
+  EXPECT_NE(refusal("g.{step}.{rank}.safetensors", 1).find("g.1.1.safetensors"), std::string::npos);
+  write_model("g.1.1.safetensors", {tensor("w", "F16", {4})}, 8);
+  EXPECT_EQ(refusal("g.{step}.{rank}.safetensors", 1), "");
+}
+
+TEST_F(ReplayFiles, AreRefusedWhereTheyDoNotFitTheParameters) {
+  const struct {
+    FileTensor stored;
+    size_t bytes;
+    const char* words;
+  } cases[] = {{tensor("v", "F32", {4}), 16, "tensor 'w' is not there"},
+               {tensor("w", "F32", {2, 2}), 16, "tensor 'w' has another shape"},
+               {tensor("w", "I64", {4}), 32, "tensor 'w' is I64; only F32, BF16 and F16"}};
+  for (const auto& c : cases) {
+    write_model("g.1.safetensors", {c.stored}, c.bytes);
+    const std::string text = refusal("g.{step}.safetensors", 1);
+    EXPECT_NE(text.find(c.words), std::string::npos) << text;
+  }
+  std::ofstream(directory_ / "g.1.safetensors") << "torn";
+  EXPECT_NE(refusal("g.{step}.safetensors", 1), "");
 }
 
 }  // namespace

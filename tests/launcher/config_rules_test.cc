@@ -1,6 +1,7 @@
 // Rules between keys: each has a case that breaks it, at its place.
 #include <gtest/gtest.h>
 
+#include "shm/contract/status.h"
 #include "tests/launcher/config_fixture.h"
 
 namespace optlease {
@@ -197,6 +198,79 @@ TEST(ConfigRules, RefuseParametersThatCannotBe) {
     EXPECT_EQ(parsed.errors[0].key, c.key) << c.row;
     EXPECT_NE(parsed.errors[0].text.find(c.words), std::string::npos) << parsed.text;
   }
+}
+
+// What only the whole plan shows, at the place of the key that makes it so.
+TEST(ConfigRules, RefuseAtItsPlaceWhatNoPlanCanBeMadeOf) {
+  const Case cases[] = {
+      {"kill in a skipped step",
+       "nonfinite_steps = [3]\n[[rehearse]]\nrole = \"host_store\"\nstep = 3\n", "job.toml:12:8",
+       "rehearse.0.step", "a skipped one: no window of it reaches copy_out"},
+      {"chunks", "[offload]\nchunk_size_mb = 0.0001\n[[spaces]]\nname = \"d\"\n", "job.toml:10:17",
+       "offload.chunk_size_mb", "allowed: at most 4194304; raise it"},
+  };
+  expect_refused(cases[0]);
+  expect_refused(cases[1], {"model.elements=10000000000000"});
+  const Parsed set =
+      parse_whole("", {"model.elements=10000000000000", "offload.chunk_size_mb=0.0001"});
+  ASSERT_EQ(set.errors.size(), 1u) << set.text;
+  EXPECT_EQ(set.errors[0].place, "--set offload.chunk_size_mb=0.0001");
+  const Parsed fallback = parse_whole("", {"model.elements=70000000000000"});
+  ASSERT_EQ(fallback.errors.size(), 1u) << "the key's default does it: " << fallback.text;
+  EXPECT_EQ(fallback.errors[0].place, "job.toml:1:1");
+}
+
+TEST(ConfigRules, AllowInASkippedStepOnlyKillsAtMomentsThatItHas) {
+  for (const auto& [phase, ok] : {std::pair{"before_lease", false},
+                                  {"copy_in", false},
+                                  {"update", false},
+                                  {"copy_out", false},
+                                  {"before_commit", false},
+                                  {"after_commit", false},
+                                  {"prepared", true},
+                                  {"answered", true},
+                                  {"between_steps", true}}) {
+    const Parsed parsed = parse_whole(
+        "nonfinite_steps = [3]\n[[rehearse]]\nrole = \"gpu_actor\"\nstep = 3\nphase = \"" +
+        std::string(phase) + "\"\n");
+    EXPECT_EQ(parsed.ok, ok) << phase << parsed.text;
+  }
+}
+
+TEST(ConfigRules, RefuseAKillAtARankThatStreamsNothing) {
+  const std::string kill = "[[rehearse]]\nrole = \"host_store\"\nstep = 2\nat_rank = 1\n";
+  const Parsed parsed = parse_whole(kill, {"model.elements=10"});
+  ASSERT_EQ(parsed.errors.size(), 1u) << parsed.text;
+  EXPECT_EQ(parsed.errors[0].place, "job.toml:12:11");
+  EXPECT_EQ(parsed.errors[0].key, "rehearse.0.at_rank");
+  EXPECT_TRUE(parse_whole(kill + "phase = \"between_steps\"\n", {"model.elements=10"}).ok);
+}
+
+TEST(ConfigRules, RefuseSpacesThatTogetherMakeTooManyGroups) {
+  std::string rows, spaces;
+  for (int s = 0; s < 9; ++s) {
+    const std::string name = "s" + std::to_string(s);
+    rows += format("{ name = \"w\", shape = [64], space = \"%s\" }, ", name.c_str());
+    spaces += format("[[spaces]]\nname = \"%s\"\nlr_scale = %d\n", name.c_str(), s + 1);
+  }
+  const Parsed by_scale = parse_table(rows, spaces);
+  ASSERT_EQ(by_scale.errors.size(), 1u) << by_scale.text;
+  EXPECT_EQ(by_scale.errors[0].place, "job.toml:35:12");  // line 9, three lines a space, its last
+  EXPECT_EQ(by_scale.errors[0].key, "spaces.8.lr_scale");
+  EXPECT_NE(by_scale.text.find("9 different hyper-parameter groups, allowed: at most 8"),
+            std::string::npos);
+}
+
+TEST(ConfigRules, RefuseSpacesThatAreEmptyOrTooLarge) {
+  const Parsed empty = parse_table("{ name = \"w\", shape = [0, 5] }");
+  ASSERT_EQ(empty.errors.size(), 1u) << empty.text;
+  EXPECT_EQ(empty.errors[0].place, "job.toml:6:38");
+  EXPECT_EQ(empty.errors[0].key, "model.parameters.0.shape");
+  const Parsed large =
+      parse_table("{ name = \"v\", shape = [1] }, { name = \"w\", shape = [8388608, 8388608] }");
+  ASSERT_EQ(large.errors.size(), 1u) << large.text;
+  EXPECT_EQ(large.errors[0].place, "job.toml:6:67");
+  EXPECT_NE(large.text.find("space 'dense' has more than 2^46 elements"), std::string::npos);
 }
 
 TEST(ConfigRules, AllowOneNameInTwoSpaces) {

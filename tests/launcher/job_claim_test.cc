@@ -1,86 +1,20 @@
 #include "launcher/job_claim.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "actors/tensor_files/safetensors.h"
-#include "kernels/checksum.h"
 #include "launcher/files.h"
 #include "launcher/job_origin.h"
-#include "launcher/job_state.h"
-#include "shm/chunk_store.h"
 #include "shm/kill_point.h"
-#include "tests/support/temp_directory.h"
+#include "tests/launcher/claim_fixture.h"
 
 namespace optlease {
 namespace {
-
-class JobClaimTest : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_EQ(setenv("XDG_RUNTIME_DIR", directory_.path().c_str(), 1), 0);
-    plan_.segment.job_name = "claim-" + std::to_string(getpid());
-    plan_.segment.world_size = 2;
-    SpaceSpec space;
-    space.name = "dense";
-    space.members = {Rank(0), Rank(1)};
-    for (const char* name : {"a", "b"}) {
-      TensorSpec tensor;
-      tensor.name = name;
-      tensor.shape = {100, 10};
-      space.tensors.push_back(tensor);
-    }
-    plan_.segment.spaces = {space};
-    plan_.steps = 30;
-    plan_.optimizer.groups = {GroupParams{1e-3, 0.9, 0.99, 1e-8, 0, 1, 0}};
-    plan_.model.init = {{TensorInit{}, TensorInit{}}};
-    ASSERT_TRUE(lay_out(&plan_.segment, 4096).is_ok());
-    auto run = RunDirectory::of(plan_.segment.job_name);
-    ASSERT_TRUE(run.is_ok());
-    run_.emplace(run.value());
-  }
-  void TearDown() override {
-    for (const std::string& name : segments_of_job(*run_)) Segment::unlink(name);
-    unsetenv("XDG_RUNTIME_DIR");
-  }
-
-  SegmentNames names() const {
-    return {run_->control_segment(), {run_->arena_segment(Rank(0)), run_->arena_segment(Rank(1))}};
-  }
-  // A whole state at `step`: main[i] = i, the moments zero.
-  void make_state(Step step) {
-    auto made = ChunkStore::create(plan_.segment, names());
-    ASSERT_TRUE(made.is_ok()) << made.status().text();
-    ChunkStore& store = made.value();
-    for (uint32_t r = 0; r < 2; ++r) write_rank(store, Rank(r), step);
-    store.set_step_committed(step);
-    store.set_incarnation(Rank(1), Incarnation(5));
-  }
-  void write_rank(ChunkStore& store, Rank rank, Step step) {
-    auto arena = Segment::open(run_->arena_segment(rank), Segment::Access::kReadWrite);
-    ASSERT_TRUE(arena.is_ok());
-    const auto chunks = store.view().chunks(rank);
-    for (uint32_t c = 0; c < chunks.size(); ++c) {
-      char* slot = static_cast<char*>(arena.value().data()) + kArenaSlotsOffset +
-                   c * store.view().rank(rank).slot_bytes;
-      for (uint64_t i = 0; i < chunks[c].elements; ++i) {
-        reinterpret_cast<float*>(slot)[i] = static_cast<float>(chunks[c].first_element + i);
-      }
-      const SlotEntry entry{c, 0, checksum_chunk(slot, chunks[c].elements)};
-      store.commit(rank, ChunkIndex(c), step, {&entry, 1});
-    }
-  }
-
-  const testing_support::TempDirectory directory_;
-  JobPlan plan_;
-  std::optional<RunDirectory> run_;
-};
 
 TEST_F(JobClaimTest, ANewJobGetsItsLockAndItsPlanFile) {
   ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
@@ -121,6 +55,14 @@ TEST_F(JobClaimTest, ResumeFindsStepAndIncarnations) {
   EXPECT_EQ(outcome.claim->step_committed, 7);
   EXPECT_EQ(outcome.claim->last_incarnation, (std::vector<uint64_t>{0, 5}));
   EXPECT_TRUE(state_is_ready(*run_));
+}
+
+TEST_F(JobClaimTest, TheNextStepIsTheFirstOrTheOneAfterTheState) {
+  const std::string& job = plan_.segment.job_name;
+  EXPECT_EQ(next_step(job, StartMode::kResume), 1);
+  make_state(7);
+  EXPECT_EQ(next_step(job, StartMode::kNew), 1);
+  EXPECT_EQ(next_step(job, StartMode::kResume), 8);
 }
 
 TEST_F(JobClaimTest, ResumeWithFewerStepsThanTheStateHasIsRefusedAndTouchesNothing) {
@@ -248,13 +190,44 @@ TEST_F(JobClaimTest, FreshRemovesTheState) {
   EXPECT_EQ(segments_of_job(*run_), (std::vector<std::string>{run_->lock_segment()}));
 }
 
-TEST_F(JobClaimTest, RemainsWithoutAControlSegmentAreReclaimed) {
+TEST_F(JobClaimTest, AStateWithoutItsControlSegmentIsRefusedInWordsAndFreshDiscardsIt) {
   make_state(7);
   Segment::unlink(run_->control_segment());
-  const ClaimOutcome outcome = claim_job(plan_, StartMode::kNew);
-  ASSERT_TRUE(outcome.claim.has_value()) << outcome.failure.text;
-  EXPECT_EQ(segments_of_job(*run_).size(), 1u);
-  ASSERT_FALSE(outcome.claim->notes.empty());
+  const ClaimOutcome refused = claim_job(plan_, StartMode::kNew);
+  ASSERT_FALSE(refused.claim.has_value());
+  EXPECT_EQ(refused.failure.code, ExitCode::kCorruptState);
+  for (const std::string& words : {std::string("no control segment"), std::string("--fresh"),
+                                   Segment::path_of(run_->arena_segment(Rank(0)))}) {
+    EXPECT_NE(refused.failure.text.find(words), std::string::npos) << refused.failure.text;
+  }
+  EXPECT_EQ(segments_of_job(*run_).size(), 2u) << "the arenas, and no lock";
+  const ClaimOutcome fresh = claim_job(plan_, StartMode::kFresh);
+  ASSERT_TRUE(fresh.claim.has_value()) << fresh.failure.text;
+  EXPECT_EQ(segments_of_job(*run_), (std::vector<std::string>{run_->lock_segment()}));
+  ASSERT_EQ(fresh.claim->notes.size(), 1u);
+}
+
+// Of any segment: what is left is told from a damaged state, and every command may go on from it.
+TEST_F(JobClaimTest, ARemovalThatIsKilledAnywhereIsFinishedByTheNextRun) {
+  for (const char* point :
+       {"removal.begun", "removal.segment:1", "removal.segment:2", "removal.segment:3"}) {
+    SCOPED_TRACE(point);
+    make_state(7);
+    const pid_t child = fork();
+    if (child == 0) {
+      arm_kill_point(point);
+      (void)claim_job(plan_, StartMode::kFresh);
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "it is never passed";
+    EXPECT_EQ(claim_job(plan_, StartMode::kResume).failure.code, ExitCode::kStateAbsent);
+    ClaimOutcome again = claim_job(plan_, StartMode::kNew);
+    ASSERT_TRUE(again.claim.has_value()) << again.failure.text;
+    EXPECT_EQ(segments_of_job(*run_), (std::vector<std::string>{run_->lock_segment()}));
+    again.claim->lock.release_and_unlink();
+  }
 }
 
 TEST_F(JobClaimTest, ASymlinkUnderOurNameIsLeftAlone) {
@@ -265,6 +238,7 @@ TEST_F(JobClaimTest, ASymlinkUnderOurNameIsLeftAlone) {
   EXPECT_FALSE(outcome.claim.has_value());
   struct stat found {};
   EXPECT_EQ(lstat(path.c_str(), &found), 0) << "the link was removed";
+  EXPECT_EQ(segments_of_job(*run_).size(), 1u) << "the refused run left its lock";
   unlink(path.c_str());
 }
 

@@ -74,7 +74,7 @@ TEST(RunPlan, SaysWhereACeilingCannotHoldOrNeverBinds) {
 TEST(RunPlan, CopiesWhatTheConfigurationSays) {
   const JobPlan plan = plan_of(config_of(
       "seed = 6\nnonfinite_steps = [2]\n[optimizer]\nmax_norm = 0.5\n[telemetry]\ninterval_ms = "
-      "70\n[restart]\nlease_ms = 800\n[[rehearse]]\nrole = \"gpu_actor\"\nstep = 2\n",
+      "70\n[restart]\nlease_ms = 800\n[[rehearse]]\nrole = \"gpu_actor\"\nstep = 3\n",
       {"model.seed=4", "job.keep_state=true", "offload.staging_buffers=2",
        "offload.window_chunks=3", "offload.prefetch_windows=4"}));
   EXPECT_EQ(plan.segment.job_name, "a");
@@ -143,10 +143,13 @@ TEST(RunPlan, RefusesAModelWithoutElements) {
 }
 
 TEST(RunPlan, RefusesMoreChunksThanATableCanHoldBeforeItCountsThem) {
-  const Result<JobPlan> plan =
-      make_plan(config_of("", {"model.elements=10000000000000", "offload.chunk_size_mb=0.0001"}));
+  Config config = config_of("", {"model.elements=10000000000000"});
+  config.chunk_size_bytes = 100;
+  const Result<JobPlan> plan = make_plan(config);
   ASSERT_FALSE(plan.is_ok());
-  EXPECT_NE(plan.status().message().find("raise offload.chunk_size_mb"), std::string::npos);
+  EXPECT_NE(plan.status().message().find("offload.chunk_size_mb: rank 0 would have"),
+            std::string::npos)
+      << plan.status().message();
 }
 
 TEST(RunPlan, NotesWhatItsAuthorMayNotHaveMeant) {

@@ -255,10 +255,16 @@ TEST_F(CrashTest, ARecoveryKilledAfterTheEpochRaisesItAgain) {
 }
 
 TEST_F(CrashTest, AnUnlinkKilledHalfwayLeavesNothingThatIsTrusted) {
-  create_with_step_0();
-  die_at("unlink.control", [&] { ChunkStore::unlink(segments_); });
-  EXPECT_EQ(ChunkStore::recover(plan_, segments_).status().code(), StatusCode::kNotFound);
-  ChunkStore::unlink(segments_);
+  for (const char* point : {"removal.begun", "unlink.arena:1", "unlink.arena:2"}) {
+    SCOPED_TRACE(point);
+    create_with_step_0();
+    die_at(point, [&] { ChunkStore::unlink(segments_); });
+    const Status refused = ChunkStore::recover(plan_, segments_).status();
+    EXPECT_EQ(refused.code(), StatusCode::kCorrupt);
+    EXPECT_NE(refused.message().find("removal was begun"), std::string::npos) << refused.text();
+    ChunkStore::unlink(segments_);
+    EXPECT_TRUE(names_.left_in_shm().empty());
+  }
 }
 
 }  // namespace

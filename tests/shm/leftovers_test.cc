@@ -67,7 +67,7 @@ TEST_F(LeftoversTest, FindsNothingWhereNothingIs) {
   EXPECT_TRUE(clean().removed.empty());
 }
 
-TEST_F(LeftoversTest, TellsLiveResumableKeptAndUnusableJobs) {
+TEST_F(LeftoversTest, TellsLiveResumableAndKeptJobsFromRemains) {
   leave_job("crashed", 2);
   leave_job("kept", 1, true);
   leave_job("unfinished", -1);
@@ -81,24 +81,43 @@ TEST_F(LeftoversTest, TellsLiveResumableKeptAndUnusableJobs) {
   EXPECT_GT(find("crashed").bytes, 0u);
   EXPECT_EQ(find("kept").state, LeftoverState::kKept);
   EXPECT_EQ(find("live").state, LeftoverState::kLive);
-  EXPECT_EQ(find("unfinished").state, LeftoverState::kUnusable);
-  EXPECT_EQ(find("torn").state, LeftoverState::kUnusable);
+  EXPECT_EQ(find("unfinished").state, LeftoverState::kRemains);
+  EXPECT_EQ(find("torn").state, LeftoverState::kRemains);
   EXPECT_NE(find("torn").why.find("never finished"), std::string::npos) << find("torn").why;
   EXPECT_NE(find("orphan").why.find("no control segment"), std::string::npos);
   EXPECT_NE(find("shell").why.find("only a run directory"), std::string::npos);
 }
 
-TEST_F(LeftoversTest, AMissingOrForeignArenaMakesAJobUnusable) {
-  leave_job("missing", 0);
-  Segment::unlink(names_.segment("missing", ".r1"));
-  EXPECT_EQ(find("missing").state, LeftoverState::kUnusable);
-  leave_job("foreign", 0);
-  leave_job("other", 0);
-  ASSERT_EQ(::rename(Segment::path_of(names_.segment("other", ".r1")).c_str(),
-                     Segment::path_of(names_.segment("foreign", ".r1")).c_str()),
+TEST_F(LeftoversTest, AStateWithoutAnArenaOrWithAnothersIsDamagedAndGoesByNameAlone) {
+  leave_job("a", 3);
+  leave_job("b", 3);
+  Segment::unlink(names_.segment("a", ".r1"));
+  ASSERT_EQ(::rename(Segment::path_of(names_.segment("b", ".r0")).c_str(),
+                     Segment::path_of(names_.segment("b", ".r1")).c_str()),
             0);
-  EXPECT_EQ(find("foreign").state, LeftoverState::kUnusable) << "an arena of another job";
-  EXPECT_NE(find("foreign").why.find(".r1"), std::string::npos) << find("foreign").why;
+  for (const std::string job : {"a", "b"}) {
+    EXPECT_EQ(find(job).state, LeftoverState::kDamaged) << find(job).why;
+    EXPECT_FALSE(find(job).why.empty());
+  }
+  const auto before = names_.left_in_shm();
+  const CleanReport spared = clean({.include_kept = true});
+  EXPECT_TRUE(spared.removed.empty());
+  ASSERT_EQ(spared.kept.size(), 2u);
+  EXPECT_NE(spared.kept[0].find("`optlease clean a` removes it"), std::string::npos)
+      << spared.kept[0];
+  EXPECT_EQ(names_.left_in_shm(), before);
+  clean({.include_damaged = true, .only_job = "a"});
+  EXPECT_FALSE(run_directory_exists("a"));
+  EXPECT_TRUE(run_directory_exists("b"));
+}
+
+TEST_F(LeftoversTest, LeavesFilesThatAreNoSegmentsOfAJob) {
+  leave_job("a", 0);
+  const std::string copy = names_.segment("a", ".r0.bak");
+  { ASSERT_TRUE(Segment::create(copy, 4096).is_ok()); }
+  clean({.only_job = "a"});
+  EXPECT_FALSE(Segment::exists(names_.segment("a", ".ctl")));
+  EXPECT_TRUE(Segment::exists(copy));
 }
 
 TEST_F(LeftoversTest, CleansOneOfTwoJobsAndLeavesTheOther) {
@@ -155,11 +174,15 @@ TEST_F(LeftoversTest, NeverFollowsSymbolicLinks) {
   ASSERT_EQ(::symlink((outside + "/precious").c_str(),
                       Segment::path_of(names_.segment("c", ".ctl")).c_str()),
             0);
-  clean();
+  const CleanReport report = clean({.include_kept = true, .include_damaged = true});
   EXPECT_EQ(::access((outside + "/precious").c_str(), F_OK), 0);
   EXPECT_FALSE(run_directory_exists("a"));
   EXPECT_TRUE(run_directory_exists("b")) << "a link is no run directory of ours";
-  EXPECT_TRUE(names_.left_in_shm().empty()) << "the link itself goes";
+  EXPECT_EQ(names_.left_in_shm().size(), 1u) << "the link itself stays, too";
+  ASSERT_EQ(report.kept.size(), 1u);
+  EXPECT_NE(report.kept[0].find("a symbolic link is never followed"), std::string::npos)
+      << report.kept[0];
+  EXPECT_EQ(find("c").state, LeftoverState::kForeign);
   ::unlink((outside + "/precious").c_str());
   ::rmdir(outside.c_str());
 }
@@ -176,8 +199,10 @@ TEST_F(LeftoversTest, LeavesWhatBelongsToAnotherUser) {
   const CleanReport report = clean();
   EXPECT_TRUE(Segment::exists(foreign));
   EXPECT_EQ(::access(file.c_str(), F_OK), 0);
-  ASSERT_EQ(report.kept.size(), 1u);
-  EXPECT_NE(report.kept[0].find("uid 65534"), std::string::npos) << report.kept[0];
+  ASSERT_EQ(report.kept.size(), 2u);
+  for (const std::string& kept : report.kept) {
+    EXPECT_NE(kept.find("uid 65534"), std::string::npos) << kept;
+  }
 }
 
 TEST_F(LeftoversTest, ACleanerKilledAnywhereIsFinishedByTheNext) {

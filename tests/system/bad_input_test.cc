@@ -38,6 +38,22 @@ TEST(BadInput, AWrongConfigurationNamesFileLineAndColumnAndStartsNothing) {
   EXPECT_TRUE(job.segments().empty());
 }
 
+TEST(BadInput, AReplayWhoseFirstFileIsMissingIsRefusedBeforeAnythingStarts) {
+  SystemJob job("replay");
+  const std::string config = std::string(OPTLEASE_SOURCE_DIR) + "/configs/replay.toml";
+  const std::string path = job.directory() + "/absent.{step}.safetensors";
+  for (const char* command : {"plan", "run"}) {
+    const CommandResult result =
+        job.command({command, config, "--set", "job.name=\"" + job.name() + "\"", "--set",
+                     "gradients.replay_path=\"" + path + "\""});
+    EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kBadConfiguration)) << result.output;
+    EXPECT_NE(result.output.find("gradients.replay_path: step 1: "), std::string::npos)
+        << result.output;
+    EXPECT_NE(result.output.find("/absent.1.safetensors"), std::string::npos) << result.output;
+    EXPECT_TRUE(job.segments().empty());
+  }
+}
+
 TEST(BadInput, MoreStateThanSharedMemoryIsRefusedWithNumbersBeforeAnythingStarts) {
   SystemJob job("memory");
   job.use("synthetic.toml", {"model.elements=400000000000"});
@@ -76,7 +92,9 @@ TEST(BadInput, AForeignSegmentUnderOurNameIsRefusedAndKept) {
   std::ifstream in(path);
   const std::string kept((std::istreambuf_iterator<char>(in)), {});
   EXPECT_EQ(kept, "somebody else's bytes") << result.output;
-  // What we made beside it, the lock, goes with `clean`; so does a segment that nothing can use.
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
+  EXPECT_EQ(job.segments().size(), 1u) << "the refused run left its lock";
+  // Who names it means it: it is this user's file, under a name of this user's job.
   EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
   EXPECT_TRUE(job.segments().empty());
 }

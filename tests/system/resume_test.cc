@@ -2,6 +2,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "actors/runtime/exit_code.h"
 #include "tests/support/system_job.h"
@@ -196,6 +201,120 @@ TEST(Resume, WithAnotherPlanIsRefusedAndTouchesNothing) {
   EXPECT_NE(refused.exit_code, 0) << refused.output;
   job.add("model.elements=60000");
   EXPECT_EQ(job.run({"--resume"})["state_digest"], undisturbed());
+}
+
+// --- The launcher, killed at each of its phases -----------------------------------------------
+
+// What is there for `run --resume` once everybody has ended.
+enum class Left { kNothing, kEither, kState };
+
+struct Phase {
+  const char* point;
+  Left left;
+};
+constexpr Phase kPhases[] = {
+    {"launcher.start", Left::kNothing},      // before it owns the job
+    {"claim.plan_written", Left::kNothing},  // it owns it, and has told what is to run
+    {"claim.emptied", Left::kNothing},       // nothing was started
+    {"launcher.spawned:1", Left::kEither},   // the store is about to make its segments, or does
+    {"launcher.spawned:2", Left::kEither},   // an actor
+    {"launcher.spawned:3", Left::kEither},   // the other
+    {"launcher.store_up", Left::kState},     // the first answer of the store
+    {"launcher.step:1", Left::kState},       // the first step that it hears of, and later ones
+    {"launcher.step:3", Left::kState},       //
+    {"launcher.stopping", Left::kState},     // the last step is committed
+    {"launcher.reaped:1", Left::kState},     // a child has ended
+    {"launcher.reaped:3", Left::kState},     // the last one
+    {"launcher.all_ended", Left::kState},    // nobody else is left
+    {"launcher.reported", Left::kState},     // the state was read for the report
+    {"removal.begun", Left::kNothing},       // it is being removed
+    {"removal.segment:1", Left::kNothing},   //
+    {"removal.segment:3", Left::kNothing},   //
+    {"lock.unlinked", Left::kNothing},       // as removed as it can be
+};
+
+TEST(Resume, AfterTheLauncherIsKilledAtEachOfItsPhasesTheBitsAreTheSame) {
+  std::vector<std::string> overrides = kJob;
+  overrides.push_back("job.steps=100");
+  SystemJob whole("phases");
+  whole.use("synthetic.toml", overrides);
+  const std::string digest = whole.run()["state_digest"];
+  for (const Phase& phase : kPhases) {
+    SCOPED_TRACE(phase.point);
+    SystemJob job("phase");
+    job.use("synthetic.toml", overrides);
+    setenv("OPTLEASE_KILL_POINT", phase.point, 1);
+    job.start();
+    unsetenv("OPTLEASE_KILL_POINT");
+    const CommandResult killed = job.wait();
+    EXPECT_EQ(killed.signal, SIGKILL) << "it was never there: " << killed.output;
+    wait_until_gone(job);
+    job.start({"--resume"});
+    const CommandResult resumed = job.wait();
+    const bool was_there = resumed.exit_code == 0;
+    if (!was_there) {
+      EXPECT_EQ(resumed.exit_code, number_of(ExitCode::kStateAbsent)) << resumed.output;
+      job.run();  // in place of what was never finished, without being told to
+    }
+    if (phase.left != Left::kEither) {
+      EXPECT_EQ(was_there, phase.left == Left::kState) << resumed.output;
+    }
+    EXPECT_EQ(job.report()["state_digest"], digest);
+    EXPECT_TRUE(job.segments().empty());
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// --- A kept state that is damaged --------------------------------------------------------------
+
+void flip_a_bit(const std::string& path, std::streamoff at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(at);
+  file.put(byte);
+  ASSERT_TRUE(file.flush().good()) << path;
+}
+
+// Refused in words, with nothing touched: mended, it goes on as if nothing had been.
+TEST(Resume, AKeptStateOfWhichABitIsFlippedOrAFileIsAwayIsRefusedAndSparedUntilItIsNamed) {
+  SystemJob job("flip-kept");
+  std::vector<std::string> overrides = kJob;
+  overrides.insert(overrides.end(), {"job.keep_state=true", "job.steps=20"});
+  job.use("synthetic.toml", overrides);
+  const std::string digest = job.run()["state_digest"];
+  const std::string stem = "/dev/shm/optlease." + std::to_string(getuid()) + "." + job.name();
+  const auto is_refused_and_spared = [&] {
+    const std::vector<std::string> before = job.segments();
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{}, std::vector<std::string>{"--resume"}}) {
+      job.start(flags);
+      const CommandResult refused = job.wait();
+      EXPECT_EQ(refused.exit_code, number_of(ExitCode::kCorruptState)) << refused.output;
+      EXPECT_NE(refused.output.find("--fresh"), std::string::npos) << refused.output;
+    }
+    // Without a name, but only looking: the machine has other people's jobs.
+    const CommandResult cleaned = job.command({"clean", "--dry-run", "--include-kept"});
+    EXPECT_NE(cleaned.output.find("left " + job.name() + ": it may hold a state"),
+              std::string::npos)
+        << cleaned.output;
+    EXPECT_EQ(job.segments(), before);
+  };
+  flip_a_bit(stem + ".ctl", 200);
+  is_refused_and_spared();
+  flip_a_bit(stem + ".ctl", 200);
+  std::filesystem::rename(stem + ".ctl", job.directory() + "/ctl.away");
+  is_refused_and_spared();
+  std::filesystem::copy_file(job.directory() + "/ctl.away", stem + ".ctl");
+  std::filesystem::permissions(
+      stem + ".ctl", std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  const CommandResult whole = job.command({"digest", "{job}", "--json"});
+  EXPECT_EQ(Json::parse(whole.output)["state_digest"], digest);
+  flip_a_bit(stem + ".r1", 8);
+  is_refused_and_spared();
+  const CommandResult named = job.command({"clean", "{job}"});
+  EXPECT_EQ(named.exit_code, 0) << named.output;
+  EXPECT_TRUE(job.segments().empty()) << named.output;
 }
 
 }  // namespace
