@@ -1,6 +1,5 @@
 #include "launcher/replay_files.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 

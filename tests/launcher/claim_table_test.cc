@@ -65,7 +65,7 @@ constexpr Row kRows[] = {
     {Control::kSymlink, "symlink", "FFFFFF"},
 };
 
-enum class Outcome { kStarts, kContinues, kRefused, kRemoved, kLeft, kNone };
+enum class Outcome { kRemoved, kLeft, kNone };
 
 struct Verdict {
   char found;

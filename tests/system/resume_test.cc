@@ -303,7 +303,8 @@ TEST(Resume, AKeptStateOfWhichABitIsFlippedOrAFileIsAwayIsRefusedAndSparedUntilI
   flip_a_bit(stem + ".ctl", 200);
   is_refused_and_spared();
   flip_a_bit(stem + ".ctl", 200);
-  std::filesystem::rename(stem + ".ctl", job.directory() + "/ctl.away");
+  std::filesystem::copy_file(stem + ".ctl", job.directory() + "/ctl.away");
+  std::filesystem::remove(stem + ".ctl");
   is_refused_and_spared();
   std::filesystem::copy_file(job.directory() + "/ctl.away", stem + ".ctl");
   std::filesystem::permissions(
