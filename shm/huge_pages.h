@@ -14,7 +14,7 @@ namespace optlease {
 
 inline constexpr uint64_t kHugePageBytes = 2ull << 20;
 
-// What came of it. `refusal`: errno of the last piece that was refused (ends_huge_pages, reserve.h).
+// What came of it. `refusal`: errno of the last piece that was refused (reserve.h).
 struct HugePages {
   uint64_t bytes = 0;
   int refusal = 0;
