@@ -51,15 +51,6 @@ int collapse(void* base, uint64_t bytes) {
 
 }  // namespace
 
-// A kernel without them, a file that cannot have them, or no memory left in one piece. All else (a
-// page in somebody's hands at that moment, say) is one piece's own trouble.
-void HugePages::add(const HugePages& piece) {
-  bytes += piece.bytes;
-  if (refusal == 0) refusal = piece.refusal;
-  no_more =
-      no_more || piece.refusal == ENOMEM || piece.refusal == EINVAL || piece.refusal == EOPNOTSUPP;
-}
-
 HugePages fill_with_huge_pages(int fd, uint64_t offset, uint64_t bytes) {
   const uint64_t first = align_up(offset, kHugePageBytes);
   const uint64_t end = (offset + bytes) / kHugePageBytes * kHugePageBytes;

@@ -14,14 +14,10 @@ namespace optlease {
 
 inline constexpr uint64_t kHugePageBytes = 2ull << 20;
 
-// What came of it. `refusal`: errno of the first piece that was refused.
+// What came of it. `refusal`: errno of the last piece that was refused (reserve.h).
 struct HugePages {
   uint64_t bytes = 0;
   int refusal = 0;
-  bool no_more = false;  // none is tried after a refusal that the next piece would meet, too
-
-  // Takes in what became of one more piece.
-  void add(const HugePages& piece);
 };
 
 // Fills the 2 MiB pages that lie wholly in [offset, offset + bytes) of the tmpfs file or memfd

@@ -24,7 +24,11 @@ int reserve_piece(int fd, uint64_t offset, uint64_t bytes, HugePages* pages) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  if (!pages->no_more) pages->add(fill_with_huge_pages(fd, offset, bytes));
+  if (!ends_huge_pages(pages->refusal)) {
+    const HugePages piece = fill_with_huge_pages(fd, offset, bytes);
+    pages->bytes += piece.bytes;
+    if (piece.refusal != 0) pages->refusal = piece.refusal;
+  }
   // Takes what is still missing, all of it where there are no large pages.
   int error = EINTR;
   while (error == EINTR) {
@@ -51,6 +55,10 @@ Status no_space(const std::string& what, uint64_t bytes, uint64_t free, int erro
 }
 
 }  // namespace
+
+bool ends_huge_pages(int refusal) {
+  return refusal == ENOMEM || refusal == EINVAL || refusal == EOPNOTSUPP;
+}
 
 Result<uint64_t> free_bytes_of(int fd) {
   struct statfs info {};
