@@ -198,7 +198,7 @@ class Arena {
   HostMemory as_host_memory() const {
     std::vector<uint32_t> order(slots_);
     std::iota(order.begin(), order.end(), 0u);
-    return {data_, slot_bytes_, slots_, order};
+    return {data_, slot_bytes_, static_cast<uint32_t>(slots_), order};
   }
 
  private:
@@ -287,7 +287,7 @@ TEST(FakeCudaGradientMath, GivesTheStatisticsOfTheCpu) {
   const auto math = std::move(make_cuda_gradient_math(0)).value();
   std::vector<float> shard(20'000);
   ASSERT_TRUE(math->fill_synthetic(shard.data(), DType::kF32, {3, 1, Rank(2), 0}, 20'000).is_ok());
-  const auto got = math->stats(shard.data(), 64, shard.size(), 0.5f);
+  const auto got = math->stats(shard.data(), 64, shard.size(), 0.5f, {});
   ASSERT_TRUE(got.is_ok()) << got.status().text();
   const GradStats expected = grad_stats(shard.data(), 64, shard.size(), 0.5f);
   EXPECT_GT(expected.sum_squares, 0);

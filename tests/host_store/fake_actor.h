@@ -111,7 +111,6 @@ class FakeActor {
       case MessageKind::kPublished:
       case MessageKind::kHeartbeat:
       case MessageKind::kCorruptChunk:
-      case MessageKind::kParamsWritten:
       case MessageKind::kResidentSaved:
       case MessageKind::kIncarnationStarted:
       case MessageKind::kIncarnationLost:
