@@ -66,7 +66,6 @@ class ExpiredLease {
       case MessageKind::kCorruptChunk:
         actor().send(kind, CorruptChunkBody{grant.first_chunk, 0, 0, 0});
         return Answer::kAnyOther;
-      case MessageKind::kParamsWritten:
         actor().send(kind, StepBody{kStep});
         return Answer::kAnyOther;
       case MessageKind::kResidentSaved:
