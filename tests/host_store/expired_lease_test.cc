@@ -66,8 +66,6 @@ class ExpiredLease {
       case MessageKind::kCorruptChunk:
         actor().send(kind, CorruptChunkBody{grant.first_chunk, 0, 0, 0});
         return Answer::kAnyOther;
-        actor().send(kind, StepBody{kStep});
-        return Answer::kAnyOther;
       case MessageKind::kResidentSaved:
         actor().send(kind, StepBody{kStep - 1});
         return Answer::kAnyOther;
