@@ -1,6 +1,7 @@
 // The kernels of the fake GPU (fake_gpu.h): the CPU's functions, in stream order.
 #include "kernels/adam_cpu.h"
 #include "kernels/adam_cuda.h"
+#include "kernels/checksum.h"
 #include "kernels/random.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/reduce_cuda.h"
@@ -22,9 +23,12 @@ cudaError_t sum_shards_cuda(float* out, const void* const* inputs, uint32_t inpu
 
 cudaError_t grad_block_sums_cuda(double* sums, uint64_t* nonfinite, const float* grad,
                                  uint64_t first_element, uint64_t elements, float pre_scale,
-                                 cudaStream_t stream) {
+                                 const GradSums& into, cudaStream_t stream) {
   enqueue(stream, [=] {
     *nonfinite += grad_block_sums(sums, grad, first_element, elements, pre_scale);
+    GradStats unused;
+    if (into.sums != nullptr)
+      add_grad_stats(&unused, grad, first_element, elements, pre_scale, into);
     return true;
   });
   return after_launch("grad_block_sums_cuda");
@@ -48,7 +52,7 @@ cudaError_t adam_update_cuda(const AdamCudaTarget& target, const AdamChunk& chun
                              const AdamFactors& factors, AdamCudaResult* result) {
   enqueue(target.stream, [=] {
     const ChunkSums sums = adam_update(chunk, factors);
-    *result = {sums.read, sums.written, 1000};
+    *result = {sums.read, sums.written, sums.grad, 1000};
     return true;
   });
   return after_launch("adam_update_cuda");
@@ -58,10 +62,19 @@ cudaError_t republish_cuda(const AdamCudaTarget& target, const AdamChunk& chunk,
                            AdamCudaResult* result) {
   enqueue(target.stream, [=] {
     const uint64_t sum = republish(chunk);
-    *result = {sum, sum, 1000};
+    *result = {sum, sum, 0, 1000};
     return true;
   });
   return after_launch("republish_cuda");
+}
+
+cudaError_t sum_gradient_cuda(const AdamCudaTarget& target, const float* grad, uint64_t elements,
+                              uint64_t first_word, AdamCudaResult* result) {
+  enqueue(target.stream, [=] {
+    *result = {0, 0, checksum_words(grad, elements, first_word), 1000};
+    return true;
+  });
+  return after_launch("sum_gradient_cuda");
 }
 
 }  // namespace optlease

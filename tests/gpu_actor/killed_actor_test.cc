@@ -15,6 +15,7 @@
 #include "actors/gpu_actor/pin_plan.h"
 #include "actors/gpu_actor/window_pipeline.h"
 #include "actors/runtime/clock.h"
+#include "kernels/checksum.h"
 #include "shm/chunk_store.h"
 #include "shm/chunk_window.h"
 #include "shm/lease_table.h"
@@ -86,8 +87,13 @@ class KilledActor final : public PipelinePort {
     space.shard = {0, kElements};
     space.param_dtype = DType::kF32;
     if (step > 0) space.factors = make_adam_factors(adamw(), step, 0.5f);
+    GradCheck check{{}, "memory of the test"};
+    for (const auto& chunk : arena_.chunks) {
+      check.of_chunk.push_back(checksum_words(grads.data() + chunk.range.begin, chunk.range.size(),
+                                              chunk.range.begin));
+    }
     pipeline_->start(step == 0 ? RunKind::kInitialise : RunKind::kUpdate, step, chunks, {space},
-                     fill_initial);
+                     check, fill_initial);
     while (!pipeline_->idle()) {
       pipeline_->advance(static_cast<uint64_t>(now_us()));
       if (!pipeline_->failure().is_ok()) return 1;
