@@ -88,9 +88,11 @@ class KilledActor final : public PipelinePort {
     space.param_dtype = DType::kF32;
     if (step > 0) space.factors = make_adam_factors(adamw(), step, 0.5f);
     GradCheck check{{}, "memory of the test"};
-    for (const auto& chunk : arena_.chunks) {
-      check.of_chunk.push_back(checksum_words(grads.data() + chunk.range.begin, chunk.range.size(),
-                                              chunk.range.begin));
+    for (const ChunkSpec& chunk : arena_.chunks) {
+      if (step == 0) break;  // initial values need no gradients
+      const ElementRange& range = chunk.range;
+      check.of_chunk.push_back(
+          checksum_words(grads.data() + range.begin, range.size(), range.begin));
     }
     pipeline_->start(step == 0 ? RunKind::kInitialise : RunKind::kUpdate, step, chunks, {space},
                      check, fill_initial);
