@@ -47,12 +47,13 @@ void look_at_holder(const Segment& segment, Holders* holders) {
   const size_t bytes = std::min<size_t>(sizeof header, segment.bytes());
   std::memcpy(static_cast<void*>(&header), segment.data(), bytes);
   if (is_zero(&header, sizeof header)) return;
-  holders->written = Segment::path_of(segment.name());
+  const std::string path = Segment::path_of(segment.name());
+  if (holders->written.empty()) holders->written = path;
   const bool ours = header.magic == kArenaMagic || header.magic == kResidentMagic;
   if (!ours || header.version == kSegmentVersion) return;
   holders->other_version = {StatusCode::kWrongVersion,
-                            format("%s has format version %u, this build reads %u",
-                                   holders->written.c_str(), header.version, kSegmentVersion)};
+                            format("%s has format version %u, this build reads %u", path.c_str(),
+                                   header.version, kSegmentVersion)};
 }
 
 Holders look_at_holders(const std::string& stem, const std::vector<std::string>& names) {

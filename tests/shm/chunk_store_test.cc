@@ -1,7 +1,9 @@
 #include "shm/chunk_store.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
+#include <cstdio>
 #include <cstring>
 
 #include "shm/arena_check.h"
@@ -178,13 +180,24 @@ TEST_F(ChunkStoreTest, NoSpaceNamesTheNumbersAndLeavesNothing) {
   plan_ = make_plan("job", 2, 1u << 30, {huge});
   const Status status = ChunkStore::create(plan_, segments_).status();
   EXPECT_EQ(status.code(), StatusCode::kNoSpace);
-  // Of the arena that did not fit: its bytes, and those that are free.
-  const std::string needed = format(
-      "needs %llu bytes",
-      static_cast<unsigned long long>(kArenaSlotsOffset + arena_of(plan_, Rank(0)).slot_bytes *
-                                                              arena_of(plan_, Rank(0)).slot_count));
-  EXPECT_NE(status.message().find(needed), std::string::npos) << status.text();
-  EXPECT_NE(status.message().find(" free"), std::string::npos) << status.text();
+  unsigned long long needed = 0, free = 0;
+  const char* numbers = std::strstr(status.message().c_str(), "needs ");
+  ASSERT_NE(numbers, nullptr) << status.text();
+  ASSERT_EQ(std::sscanf(numbers, "needs %llu bytes of shared memory and /dev/shm has %llu free",
+                        &needed, &free),
+            2)
+      << status.text();
+  uint64_t arenas = 0;
+  for (uint32_t r = 0; r < 2; ++r) {
+    const ArenaSpec arena = arena_of(plan_, Rank(r));
+    arenas += kArenaSlotsOffset + arena.slot_bytes * arena.slot_count;
+  }
+  EXPECT_GT(needed, arenas) << "with the control segment";
+  EXPECT_LT(needed, arenas + arenas / 10);
+  struct statvfs shm {};
+  ASSERT_EQ(::statvfs("/dev/shm", &shm), 0);
+  EXPECT_LE(free, uint64_t{shm.f_blocks} * shm.f_frsize);
+  EXPECT_GT(free, 0u);
   EXPECT_TRUE(names_.left_in_shm().empty());
 }
 

@@ -55,7 +55,7 @@ TEST(Documents, ARunWithJsonPrintsItsReportAndNothingElseOnStandardOutput) {
   const std::string out = job.directory() + "/out.json", file = job.directory() + "/report.json";
   const std::string command = "XDG_RUNTIME_DIR=" + job.directory() + " " + program + " run " +
                               kConfig + " --json --report " + file + " --set 'job.name=\"" +
-                              job.name() + "\"' --set job.steps=4 --set model.elements=60000 > " +
+                              job.name() + "\"' --set job.steps=8 --set model.elements=60000 > " +
                               out + " 2> " + job.directory() + "/progress.txt";
   ASSERT_EQ(std::system(command.c_str()), 0);
   std::ifstream in(out), report_in(file);
@@ -64,7 +64,7 @@ TEST(Documents, ARunWithJsonPrintsItsReportAndNothingElseOnStandardOutput) {
   EXPECT_EQ(printed, Json::parse(report_in, nullptr, false));
   EXPECT_EQ(printed["job"], job.name());
   EXPECT_EQ(printed["status"], "passed") << printed["checks"].dump(1);
-  EXPECT_EQ(printed["steps_committed"], 4);
+  EXPECT_EQ(printed["steps_committed"], 8);
   EXPECT_GT(std::filesystem::file_size(job.directory() + "/progress.txt"), 0u)
       << "progress goes to standard error";
 }
