@@ -148,7 +148,7 @@ inline constexpr KeyRule kKeys[] = {
     {"gradients", "durable", kBool, "", "", kAny, "",
      "Summed shards are in shared memory before their step opens, so that it survives even the "
      "death of all processes at once. Absent: true on `cpu`, false on `cuda`, where it costs a "
-     "copy and a digest a step."},
+     "copy a step."},
 
     {"trainer", "command", kStrings, "", "[]", kAny, "",
      "argv; `{rank}`, `{job}` and `{config_dir}` (where this file lies) are replaced; `optlease-*` "
@@ -190,7 +190,8 @@ inline constexpr KeyRule kKeys[] = {
     {"rehearse", "phase", kString, "", "\"copy_out\"", kAny, kPhases,
      "The moment within the step."},
     {"rehearse", "at_rank", kInteger, "", "", between(0, kRankCountMax - 1), "",
-     "The rank whose actor reaches the phase; absent: `rank`."},
+     "The rank whose actor reaches the phase; absent: `rank`. Of several rehearsals of one moment "
+     "each happens, the end of that actor last."},
 };
 
 }  // namespace optlease

@@ -199,10 +199,8 @@ TEST(Messages, RefusesEveryBrokenRuleOfTheOthers) {
             nullptr);
   EXPECT_NE(with_body<StepReplyBody>(MessageKind::kStepReply, [](auto* b) { b->status = 99; }),
             nullptr);
-  for (const uint32_t phase : {5u, 11u}) {  // one that was given up, one that never was
-    EXPECT_NE(with_body<HeartbeatBody>(MessageKind::kHeartbeat, [&](auto* b) { b->phase = phase; }),
-              nullptr);
-  }
+  EXPECT_NE(with_body<HeartbeatBody>(MessageKind::kHeartbeat, [](auto* b) { b->phase = 10; }),
+            nullptr);
 }
 
 TEST(Messages, RefusesReservedFieldsThatAreNotZero) {

@@ -170,7 +170,7 @@ TEST(ExpiredLeases, AreUsedByNoKindOfMessage) {
       kinds += noticed ? 1 : 0;
     }
   }
-  EXPECT_EQ(kinds, 11) << "an actor's kind of message was left out";
+  EXPECT_EQ(kinds, 10) << "an actor's kind of message was left out";
 }
 
 }  // namespace

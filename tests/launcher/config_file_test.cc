@@ -97,7 +97,7 @@ role = "trainer"
 rank = 2
 step = 7
 phase = "update"
-at_rank = 1
+at_rank = 0
 )";
 
 TEST(ConfigFile, TakesEveryKeyOfTheModelThatIsGiven) {
@@ -151,7 +151,7 @@ TEST(ConfigFile, TakesEveryKeyOfTheRunThatIsGiven) {
   ASSERT_EQ(c.rehearsals.size(), 1u);
   EXPECT_EQ(c.rehearsals[0].role, Role::kTrainer);
   EXPECT_EQ(c.rehearsals[0].rank, 2u);
-  EXPECT_EQ(c.rehearsals[0].at_rank, 1u);
+  EXPECT_EQ(c.rehearsals[0].at_rank, 0u);
   EXPECT_EQ(c.rehearsals[0].phase, RehearsePhase::kUpdate);
 }
 
