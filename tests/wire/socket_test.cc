@@ -18,16 +18,6 @@ namespace optlease {
 namespace {
 
 using Type = Socket::Type;
-address.sun_family = AF_UNIX;
-std::memcpy(address.sun_path, path_.data(), path_.size());
-ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-ASSERT_EQ(::listen(fd, 1), 0);
-::close(fd);
-}
-
-SocketContext context_;
-std::string path_;
-};
 
 TEST_F(Sockets, RouterAndDealerExchangeBinaryFrames) {
   Socket router = bind(Type::kRouter);

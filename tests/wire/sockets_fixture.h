@@ -41,5 +41,15 @@ class Sockets : public RunEnvironment {
   void leave_stale_socket() const {
     const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
     sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(fd, 1), 0);
+    ::close(fd);
+  }
 
-  }  // namespace optlease
+  SocketContext context_;
+  std::string path_;
+};
+
+}  // namespace optlease
