@@ -202,7 +202,8 @@ class Arena {
   }
 
  private:
-  uint64_t slots_, slot_bytes_;
+  uint32_t slots_;
+  uint64_t slot_bytes_;
   char* data_;
 };
 

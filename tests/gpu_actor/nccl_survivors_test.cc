@@ -23,37 +23,38 @@ ShardMap even_map(uint32_t world) {
   return map_of(members, std::vector<uint64_t>(world, 900));
 }
 
-// What a rank's calls read and write. It outlives their communicators, as the actor's buffers do:
-// until an abort is over, the device may still write.
-struct CallBuffers {
-  CallBuffers(const ShardMap& map, uint32_t rank)
-      : grads(gradient_of(rank, 9, elements_of(map), DType::kBF16)),
+// What a rank's calls read and write. It outlives the rank's collectives: a call that has failed
+// may be under way until its communicator has ended.
+struct RankMemory {
+  RankMemory(const ShardMap& of, uint32_t number)
+      : map(of),
+        rank(number),
+        grads(gradient_of(rank, 9, elements_of(map), DType::kBF16)),
         shard(map.ranges[rank].size()),
-        params(elements_of(map) * 2),
-        facts(map.members.size()) {}
+        params(elements_of(map) * 2) {}
+  const ShardMap map;
+  const uint32_t rank;
   std::vector<std::byte> grads;
   std::vector<float> shard;
   std::vector<std::byte> params;
-  std::vector<uint64_t> facts;
 };
 
 // Calls as all ranks make them, one after another: reduce, gather, facts. The first failure, or ok
 // after `calls_max`.
-Status call_until_failure(Collectives* group, const ShardMap& map, uint32_t rank,
-                          CallBuffers* buffers, int calls_max) {
-  const std::vector<uint8_t> needs(map.members.size(), 1);
-  auto& [grads, shard, params, facts] = *buffers;
+Status call_until_failure(Collectives* group, RankMemory* mine, int calls_max) {
+  const std::vector<uint8_t> needs(mine->map.members.size(), 1);
+  std::vector<uint64_t> facts(needs.size());
   for (int call = 0; call < calls_max; ++call) {
     const Step step = 100 + call / 3;
     Status status;
     if (call % 3 == 0) {
-      status =
-          group->reduce_scatter({{step, 0}, &map, needs, DType::kBF16, grads.data(), shard.data()});
+      status = group->reduce_scatter(
+          {{step, 0}, &mine->map, needs, DType::kBF16, mine->grads.data(), mine->shard.data()});
     } else if (call % 3 == 1) {
-      status = group->all_gather({{step, 0}, &map, needs, DType::kBF16, params.data()});
+      status = group->all_gather({{step, 0}, &mine->map, needs, DType::kBF16, mine->params.data()});
     } else {
-      const uint64_t mine = rank;
-      status = group->all_gather_fixed({step, 0}, &mine, sizeof mine, facts.data());
+      const uint64_t fact = mine->rank;
+      status = group->all_gather_fixed({step, 0}, &fact, sizeof fact, facts.data());
     }
     if (!status.is_ok()) return status;
   }
@@ -70,7 +71,7 @@ struct Loss {
 void live(const TempFolder& folder, uint32_t rank, const ShardMap& map,
           const std::vector<Loss>& losses, std::atomic<uint32_t>* through) {
   const auto world = static_cast<uint32_t>(map.members.size());
-  CallBuffers buffers(map, rank);
+  RankMemory memory(map, rank);
   auto group = make_group(folder, rank, kScratch);
   const std::vector<uint8_t> needs(world, 1);
   for (uint64_t epoch = 1; epoch <= losses.size() + 1; ++epoch) {
@@ -80,16 +81,15 @@ void live(const TempFolder& folder, uint32_t rank, const ShardMap& map,
     if (epoch > losses.size()) break;
     const Loss& loss = losses[epoch - 1];
     if (loss.victim == rank) {
-      ASSERT_TRUE(call_until_failure(group.get(), map, rank, &buffers, loss.calls).is_ok());
+      ASSERT_TRUE(call_until_failure(group.get(), &memory, loss.calls).is_ok());
       group.reset();  // as a process that ends
       group = make_group(folder, rank, kScratch);
       continue;
     }
-    const Status lost = call_until_failure(group.get(), map, rank, &buffers, 1000);
+    const Status lost = call_until_failure(group.get(), &memory, 1000);
     EXPECT_EQ(lost.code(), StatusCode::kPeerLost)
         << "rank " << rank << " epoch " << epoch << ": " << lost.text();
-    EXPECT_EQ(call_until_failure(group.get(), map, rank, &buffers, 1).code(),
-              StatusCode::kPeerLost);
+    EXPECT_EQ(call_until_failure(group.get(), &memory, 1).code(), StatusCode::kPeerLost);
   }
   // Nobody leaves the last epoch before all are through it.
   ++*through;
@@ -132,7 +132,7 @@ TEST(NcclSurvivors, WhoseAbortsTakeLongMeetAgainOnceThoseAreOver) {
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < kWorld; ++rank)
     ranks.emplace_back([&, rank] {
-      CallBuffers buffers(map, rank);
+      RankMemory memory(map, rank);
       auto group = make_group(folder, rank, kScratch);
       ASSERT_TRUE(group->connect(1, Rank(rank), kWorld, kTimeoutMs).is_ok());
       if (rank == kWorld - 1) {
@@ -140,8 +140,7 @@ TEST(NcclSurvivors, WhoseAbortsTakeLongMeetAgainOnceThoseAreOver) {
         group.reset();
         group = make_group(folder, rank, kScratch);
       } else {
-        EXPECT_EQ(call_until_failure(group.get(), map, rank, &buffers, 1000).code(),
-                  StatusCode::kPeerLost);
+        EXPECT_EQ(call_until_failure(group.get(), &memory, 1000).code(), StatusCode::kPeerLost);
         ++lost;
       }
       const Status joined = group->connect(2, Rank(rank), kWorld, kTimeoutMs);
@@ -156,28 +155,30 @@ TEST(NcclSurvivors, WhoseAbortsTakeLongMeetAgainOnceThoseAreOver) {
   EXPECT_EQ(fake_gpu_leftovers(), 0u);
 }
 
-// Connects rank 0 of two as epoch 1 and loses its peer while aborts do not come back.
-std::unique_ptr<Collectives> with_a_stuck_abort(const TempFolder& folder, CallBuffers* buffers) {
-  const ShardMap map = even_map(2);
-  auto group = make_group(folder, 0, kScratch);
-  std::atomic<bool> may_leave{false};
-  std::thread peer([&] {
-    auto other = make_group(folder, 1, kScratch);
-    EXPECT_TRUE(other->connect(1, Rank(1), 2, kTimeoutMs).is_ok());
-    while (!may_leave) sleep_ms(1);
-  });
-  EXPECT_TRUE(group->connect(1, Rank(0), 2, kTimeoutMs).is_ok());
-  may_leave = true;
-  peer.join();
-  fake_nccl_hold_aborts(true);
-  EXPECT_EQ(call_until_failure(group.get(), map, 0, buffers, 1000).code(), StatusCode::kPeerLost);
-  return group;
-}
+// Rank 0 of two, which was connected as epoch 1 and has lost its peer while aborts do not come
+// back.
+struct StuckRank {
+  explicit StuckRank(const TempFolder& folder) : group(make_group(folder, 0, kScratch)) {
+    std::atomic<bool> may_leave{false};
+    std::thread peer([&] {
+      auto other = make_group(folder, 1, kScratch);
+      EXPECT_TRUE(other->connect(1, Rank(1), 2, kTimeoutMs).is_ok());
+      while (!may_leave) sleep_ms(1);
+    });
+    EXPECT_TRUE(group->connect(1, Rank(0), 2, kTimeoutMs).is_ok());
+    may_leave = true;
+    peer.join();
+    fake_nccl_hold_aborts(true);
+    EXPECT_EQ(call_until_failure(group.get(), &memory, 1000).code(), StatusCode::kPeerLost);
+  }
+  RankMemory memory{even_map(2), 0};
+  std::unique_ptr<Collectives> group;
+};
 
 TEST(NcclSurvivors, OneWhoseAbortNeverComesBackIsOfNoUseToAnyLaterGroup) {
   const TempFolder folder;
-  CallBuffers buffers(even_map(2), 0);
-  auto group = with_a_stuck_abort(folder, &buffers);
+  StuckRank rank(folder);
+  auto& group = rank.group;
   // Far less than its peers would wait for it; and a group that breaks meanwhile changes nothing.
   std::thread store([&] {
     sleep_ms(500);
@@ -204,8 +205,7 @@ TEST(NcclSurvivorsDeathTest, OneWhoseAbortNeverComesBackEndsAsAProcess) {
   EXPECT_EXIT(
       {
         const TempFolder folder;
-        CallBuffers buffers(even_map(2), 0);
-        with_a_stuck_abort(folder, &buffers).reset();
+        StuckRank(folder).group.reset();
       },
       testing::ExitedWithCode(1), "the process ends at once");
 }
