@@ -157,7 +157,7 @@ TEST(Start, UnderAStormOfSignalsInEveryProcessGivesTheSameState) {
 
 // Fault case 6: what was killed is all that fits.
 TEST(Start, AfterEverythingWasKilledGoesOnWhereOneCopyFits) {
-  const std::vector<std::string> overrides = {"job.steps=400", "model.elements=1000000",
+  const std::vector<std::string> overrides = {"job.steps=200", "model.elements=500000",
                                               "offload.chunk_size_mb=0.25"};
   SystemJob measure("measure");
   std::vector<std::string> words = {"plan", kConfig, "--json"};
