@@ -20,6 +20,14 @@ void check_against_schema(const std::string& file, ConfigValue* root,
 // start. Required keys that are missing get values that offend no rule.
 void bind_config(const ConfigValue& root, const std::string& directory, Config* config);
 
+// The nearest thing of the document to a dotted key ("spaces.1.lr_scale"): it, what it lies in, or
+// the file.
+std::string place_of(const std::string& file, const ConfigValue& root, const std::string& key);
+
+// The rules of [[rehearse]]; a part of check_rules.
+void check_rehearsals(const std::string& file, const ConfigValue& root, const Config& config,
+                      std::vector<ConfigError>* errors);
+
 // Rules that no single key shows: names that must exist, keys that exclude or need each other.
 // `root` gives the places. Leaves alone what needs model.source to be read.
 void check_rules(const std::string& file, const ConfigValue& root, const Config& config,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "launcher/config_check.h"
 #include "launcher/config_value.h"
 #include "launcher/model_tensors.h"
+#include "launcher/run_plan.h"
 
 namespace optlease {
 namespace {
@@ -41,11 +43,13 @@ Result<std::string> read_text(const std::string& path) {
   return Status(StatusCode::kIo, message);
 }
 
-// Where the document names the model's source, for errors about what it holds.
-std::string source_place(const std::string& file, const ConfigValue& root) {
-  const ConfigValue* model = root.find("model");
-  const ConfigValue* source = model == nullptr ? nullptr : model->find("source");
-  return source == nullptr ? file + ":1:1" : source->place;
+// What only the arithmetic of the plan shows.
+void check_plan(const std::string& file, const ConfigValue& root, const Config& config,
+                std::vector<ConfigError>* errors) {
+  std::string key;
+  const Result<JobPlan> plan = make_plan(config, nullptr, &key);
+  if (plan.is_ok()) return;
+  errors->push_back({place_of(file, root, key), key, plan.status().message()});
 }
 
 // model.parameters = N is the plain shape, model.elements, in another word. `replace`: an override
@@ -85,6 +89,23 @@ bool parse_document(const std::string& text, const std::string& file, const std:
 }
 
 }  // namespace
+
+std::string place_of(const std::string& file, const ConfigValue& root, const std::string& key) {
+  const ConfigValue* at = &root;
+  std::string place = file + ":1:1";
+  std::istringstream words(key);
+  for (std::string word; std::getline(words, word, '.');) {
+    if (at->kind == ValueKind::kArray) {
+      const size_t index = std::strtoul(word.c_str(), nullptr, 10);
+      at = index < at->items.size() ? &at->items[index] : nullptr;
+    } else {
+      at = at->find(word);
+    }
+    if (at == nullptr) break;
+    place = at->place;
+  }
+  return place;
+}
 
 bool cuda_is_built_in() {
 #ifdef OPTLEASE_HAVE_CUDA
@@ -126,8 +147,10 @@ Result<LoadedConfig> load_config(const std::string& path,
   const std::string directory = absolute.lexically_normal().parent_path().string();
   if (parse_document(text.value(), path, directory, overrides, &root, &loaded.config, &errors) &&
       !loaded.config.model_source.empty()) {
-    take_model_tensors(source_place(path, root), &loaded.config, &errors);
+    take_model_tensors(place_of(path, root, "model.source"), &loaded.config, &errors);
   }
+  if (errors.empty()) check_plan(path, root, loaded.config, &errors);
+  loaded.replay_place = place_of(path, root, "gradients.replay_path");
   if (!errors.empty()) return Status(StatusCode::kInvalidArgument, text_of(errors));
   return loaded;
 }

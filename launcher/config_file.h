@@ -65,6 +65,7 @@ struct LoadedConfig {
   Config config;
   std::string path;
   std::vector<std::string> overrides;  // "section.key=value", as given to --set
+  std::string replay_place;            // of gradients.replay_path, for errors about its files
 };
 
 // One thing that is wrong. `place` is "file:line:column", or "--set section.key=value".
@@ -78,14 +79,15 @@ struct ConfigError {
 std::string text_of(const std::vector<ConfigError>& errors);
 
 // The file at `path` with `overrides` ("section.key=value") applied before validation. Where
-// model.source is set its tensor table is read and compared as well. The status of a refused file
+// model.source is set its tensor table is read and compared as well, and a plan is made, for what
+// only its arithmetic shows. The status of a refused file
 // is InvalidArgument and its message is text_of() all errors; NotFound or Io where it cannot be
 // read.
 Result<LoadedConfig> load_config(const std::string& path,
                                  const std::vector<std::string>& overrides = {});
 
-// The same for text in memory, without reading model.source: `file` names it in errors, relative
-// paths are resolved against `directory`. Returns true when `errors` stays empty.
+// The same for text in memory, without reading model.source and without a plan: `file` names it in
+// errors, relative paths are resolved against `directory`. Returns true when `errors` stays empty.
 bool parse_config(const std::string& text, const std::string& file, const std::string& directory,
                   const std::vector<std::string>& overrides, Config* config,
                   std::vector<ConfigError>* errors);

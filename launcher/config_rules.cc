@@ -27,7 +27,6 @@ class Rules {
   void check_gradients();
   void check_trainer();
   void check_restart();
-  void check_rehearsals();
 
  private:
   const ConfigValue* find(const char* section, const char* key) const {
@@ -350,32 +349,6 @@ void Rules::check_restart() {
   }
 }
 
-void Rules::check_rehearsals() {
-  const ConfigValue* array = root_.find("rehearse");
-  for (size_t i = 0; i < config_.rehearsals.size(); ++i) {
-    const Rehearsal& rehearsal = config_.rehearsals[i];
-    const auto check_rank = [&](const char* key, uint32_t rank) {
-      if (rank < config_.world_size || !item_given(array, i, key)) return;
-      refuse_item(array, "rehearse", i, key,
-                  format("found rank %u, but ranks.world_size is %u", rank, config_.world_size));
-    };
-    check_rank("rank", rehearsal.rank);
-    check_rank("at_rank", rehearsal.at_rank);
-    if (rehearsal.step > config_.steps) {
-      refuse_item(
-          array, "rehearse", i, "step",
-          format("found step %lld, but job.steps is %lld", static_cast<long long>(rehearsal.step),
-                 static_cast<long long>(config_.steps)));
-    }
-    if (item_given(array, i, "role") && rehearsal.role == Role::kTrainer &&
-        config_.trainer.command.empty()) {
-      refuse_item(array, "rehearse", i, "role",
-                  "found \"trainer\", but there is no trainer.command: the launcher has no "
-                  "trainer to kill");
-    }
-  }
-}
-
 }  // namespace
 
 void check_rules(const std::string& file, const ConfigValue& root, const Config& config,
@@ -391,7 +364,7 @@ void check_rules(const std::string& file, const ConfigValue& root, const Config&
   rules.check_gradients();
   rules.check_trainer();
   rules.check_restart();
-  rules.check_rehearsals();
+  check_rehearsals(file, root, config, errors);
   rules.check_space_use();
 }
 

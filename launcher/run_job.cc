@@ -9,6 +9,7 @@
 #include "launcher/config_file.h"
 #include "launcher/files.h"
 #include "launcher/memory_contract.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_plan.h"
 #include "launcher/supervisor.h"
 
@@ -64,6 +65,14 @@ ExitCode refuse(const std::string& what, ExitCode code, const RunOptions& option
   const Status written = write_report(report, without_summary);
   if (!written.is_ok()) (void)fail(options, "the report: " + written.message(), code);
   return fail(options, what, code);
+}
+
+// A look at the state without its lock: what it says is checked again when it is claimed.
+Status check_replay(const RunOptions& options, const LoadedConfig& config, const JobPlan& plan) {
+  const auto run = RunDirectory::of(plan.segment.job_name);
+  if (!run) return Status::ok();  // the claim says so
+  const Step next = options.mode == StartMode::kFresh ? 1 : next_step_of(run.value());
+  return check_replay_files(plan, next, config.replay_place);
 }
 
 RunReport start_report(const JobPlan& plan) {
@@ -151,6 +160,8 @@ ExitCode run_job(const RunOptions& options) {
   if (!plan) return refuse(plan.status().message(), ExitCode::kBadConfiguration, options);
   const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
   if (!placed.is_ok()) return refuse(placed.message(), ExitCode::kBadConfiguration, options);
+  const Status replayed = check_replay(options, config.value(), plan.value());
+  if (!replayed.is_ok()) return refuse(replayed.message(), ExitCode::kBadConfiguration, options);
   const ProgressLines progress(options);
   for (const std::string& note : notes) progress("note: " + note);
   RunReport report;

@@ -26,8 +26,15 @@ uint32_t group_of(const GroupParams& params, std::vector<GroupParams>* groups) {
   return index;
 }
 
-Status plan_spaces(const Config& config, JobPlan* plan) {
-  for (const SpaceConfig& wanted : config.spaces) {
+// The key that makes space `index` need a group of its own.
+std::string group_key(const Config& config, size_t index) {
+  const char* key = config.spaces[index].lr_scale != 1 ? "lr_scale" : "weight_decay";
+  return "spaces." + std::to_string(index) + "." + key;
+}
+
+Status plan_spaces(const Config& config, JobPlan* plan, std::string* key) {
+  for (size_t i = 0; i < config.spaces.size(); ++i) {
+    const SpaceConfig& wanted = config.spaces[i];
     GroupParams params = config.optimizer;
     params.lr *= wanted.lr_scale;
     params.weight_decay = wanted.weight_decay;
@@ -37,6 +44,7 @@ Status plan_spaces(const Config& config, JobPlan* plan) {
     space.param_dtype = wanted.param_dtype;
     space.grad_dtype = wanted.grad_dtype;
     space.group = group_of(params, &plan->optimizer.groups);
+    if (space.group >= kGroupCountMax && key->empty()) *key = group_key(config, i);
     std::vector<TensorInit> init;
     for (const ParameterConfig& parameter : config.parameters) {
       if (parameter.space != wanted.name) continue;
@@ -226,7 +234,10 @@ ProcessPlan trainer_process(const JobPlan& plan, const RunDirectory& run,
 
 }  // namespace
 
-Result<JobPlan> make_plan(const Config& config, Notes* notes) {
+Result<JobPlan> make_plan(const Config& config, Notes* notes, std::string* key) {
+  std::string ignored;
+  if (key == nullptr) key = &ignored;
+  key->clear();
   JobPlan plan;
   plan.segment.job_name = config.job_name;
   plan.segment.world_size = config.world_size;
@@ -246,9 +257,12 @@ Result<JobPlan> make_plan(const Config& config, Notes* notes) {
   plan.restart = config.restart;
   plan.telemetry = config.telemetry;
   plan.rehearsals = config.rehearsals;
-  OPTLEASE_TRY(plan_spaces(config, &plan));
+  OPTLEASE_TRY(plan_spaces(config, &plan, key));
+  *key = "model.parameters";
   OPTLEASE_TRY(lay_out(&plan.segment, config.chunk_size_bytes));
+  *key = "offload.chunk_size_mb";
   OPTLEASE_TRY(check_chunk_count(plan.segment));
+  *key = "";
   if (const std::string why = why_invalid(plan.segment); !why.empty()) {
     return Status(StatusCode::kInvalidArgument, "the plan is invalid: " + why);
   }

@@ -14,8 +14,10 @@
 namespace optlease {
 
 // The job of a configuration that load_config() accepted. `notes` (may be null) gets one sentence
-// for each thing that works but that its author may not have meant.
-Result<JobPlan> make_plan(const Config& config, std::vector<std::string>* notes = nullptr);
+// for each thing that works but that its author may not have meant. On failure `key` (may be null)
+// gets the key that asks for too much, as ConfigError::key.
+Result<JobPlan> make_plan(const Config& config, std::vector<std::string>* notes = nullptr,
+                          std::string* key = nullptr);
 
 // The places of the arenas (numa_nodes.h) on this machine, for a plan of that configuration, and
 // what there is to say about them.

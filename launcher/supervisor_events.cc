@@ -111,6 +111,7 @@ void Supervisor::reap(const Key& key) {
     say(text_of(key.first) + " ended with " + text_of(*exit) + "; the end of " + live.log_file +
         ":\n" + tail_of(live.log_file, kTailLines));
   }
+  keep_totals(key, live);
   living_.erase(key);
   victim_gone({key.first, key.second});
 }
@@ -227,7 +228,7 @@ JobStatus Supervisor::status() const {
   out.steps_skipped = facts.body.steps_skipped;
   out.commits = facts.body.commits;
   out.refusals = facts.body.refusals;
-  out.restarts = recovery_.records().size();
+  out.restarts = recovery_.restarts();
   out.processes.push_back({name_of(Role::kLauncher), 0, static_cast<int>(getpid()), 1,
                            core_.stopping() ? "stopping" : "running", "", kNoStep, 0});
   for (const Seat seat : core_.seats()) {

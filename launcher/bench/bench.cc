@@ -8,6 +8,7 @@
 #include "launcher/bench/bench_floor.h"
 #include "launcher/memory_contract.h"
 #include "launcher/process.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_job.h"
 #include "launcher/supervisor.h"
 
@@ -67,7 +68,7 @@ ExitCode run_measured_job(const JobPlan& plan, bool fresh, RunReport* report) {
   // Deaths that were survived are in nobody's figures.
   const auto checks = checks_of(*report);
   for (const ReportCheck& check : checks) {
-    if (!check.passed) say("check failed: " + check.name + ": " + check.detail);
+    if (check.failed()) say("check failed: " + check.name + ": " + check.detail);
   }
   return passed(checks) ? ExitCode::kOk
                         : fail("the job's report did not pass", ExitCode::kInternal);
@@ -125,6 +126,9 @@ ExitCode run_bench(const BenchOptions& options) {
   if (const Status fits = check_machine(result.plan); !fits.is_ok()) {
     return fail(fits.message(), exit_code_for(fits));
   }
+  // Its state is its own: it begins with step 1.
+  const Status replayed = check_replay_files(result.plan, 1, options.config_path);
+  if (!replayed.is_ok()) return fail(replayed.message(), ExitCode::kBadConfiguration);
   const ExitCode code = measure(options, programs.value(), &result);
   if (code != ExitCode::kOk) return code;
   std::fputs(options.json ? (bench_json(result) + "\n").c_str() : bench_text(result).c_str(),

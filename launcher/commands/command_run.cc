@@ -8,6 +8,7 @@
 #include "launcher/config_file.h"
 #include "launcher/memory_contract.h"
 #include "launcher/process.h"
+#include "launcher/replay_files.h"
 #include "launcher/run_job.h"
 #include "launcher/run_plan.h"
 
@@ -34,6 +35,9 @@ ExitCode plan_command(const PlanFlags& flags) {
   if (!placed.is_ok()) return complain("plan", placed.message(), ExitCode::kBadConfiguration);
   auto run = RunDirectory::of(plan.value().segment.job_name);
   if (!run) return complain("plan", run.status());
+  const Status replayed =
+      check_replay_files(plan.value(), next_step_of(run.value()), config.value().replay_place);
+  if (!replayed.is_ok()) return complain("plan", replayed.message(), ExitCode::kBadConfiguration);
   const auto directory = own_directory();
   if (!directory) return complain("plan", directory.status());
   const auto processes = make_process_plan(plan.value(), run.value(), directory.value());

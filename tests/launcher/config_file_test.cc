@@ -386,13 +386,5 @@ TEST(ConfigOverride, CannotSmuggleInASecondKey) {
   EXPECT_FALSE(parse_whole("", {"optimizer.lr=1\nw = 2"}).ok);
 }
 
-TEST(LoadConfig, SaysWhichFileIsNotThere) {
-  const Result<LoadedConfig> loaded = load_config("/no/such/job.toml");
-  ASSERT_FALSE(loaded.is_ok());
-  EXPECT_EQ(loaded.status().code(), StatusCode::kIo);
-  EXPECT_NE(loaded.status().message().find("/no/such/job.toml"), std::string::npos);
-  EXPECT_EQ(load_config("/").status().code(), StatusCode::kInvalidArgument);
-}
-
 }  // namespace
 }  // namespace optlease
