@@ -62,6 +62,20 @@ std::string curves_text(const Json& a, const Json& b) {
   return text + curves_verdict(curve_a, curve_b);
 }
 
+// A configured kill is named by its place; of others the committed step at that moment is known.
+std::string how_it_died(const Json& death) {
+  const auto rehearsal = death.find("rehearsal");
+  if (rehearsal != death.end() && rehearsal->is_object()) {
+    return format("killed in step %lld, %s of rank %u",
+                  static_cast<long long>(rehearsal->at("step").get<int64_t>()),
+                  rehearsal->at("phase").get<std::string>().c_str(),
+                  rehearsal->at("at_rank").get<unsigned>());
+  }
+  return format("died with step %lld committed (%s)",
+                static_cast<long long>(death.at("step_committed").get<int64_t>()),
+                death.at("cause").get<std::string>().c_str());
+}
+
 std::string deaths_text(const std::string& name, const Json& report) {
   const Json& deaths = report.at("restarts");
   if (deaths.empty()) return name + ": no process died.\n";
@@ -71,12 +85,9 @@ std::string deaths_text(const std::string& name, const Json& report) {
     const std::string who = role == "host_store"
                                 ? role
                                 : format("%s %u", role.c_str(), death.at("rank").get<unsigned>());
-    text +=
-        format("  %-12s killed after step %lld (%s): new process after %s, back at work after %s\n",
-               who.c_str(), static_cast<long long>(death.at("step_committed").get<int64_t>()),
-               death.at("cause").get<std::string>().c_str(),
-               seconds_text(death.at("restart_seconds")).c_str(),
-               seconds_text(death.at("recovery_seconds")).c_str());
+    text += format("  %-12s %s: new process after %s, back at work after %s\n", who.c_str(),
+                   how_it_died(death).c_str(), seconds_text(death.at("restart_seconds")).c_str(),
+                   seconds_text(death.at("recovery_seconds")).c_str());
   }
   return text;
 }

@@ -17,40 +17,52 @@ namespace {
 constexpr uint64_t kLossFileBytesMax = 1ull << 30;
 constexpr uint64_t kStepLogBytesMax = 1ull << 30;
 
-void add_telemetry(const Supervisor& supervisor, RunReport* report) {
-  StepSeconds slowest;
-  bool measured = false;
-  for (uint32_t r = 0; r < report->world_size; ++r) {
-    const RankTraffic traffic = supervisor.telemetry().traffic(r);
-    RankReport rank;
-    rank.rank = r;
-    rank.incarnation = supervisor.core().life({Role::kGpuActor, r});
-    rank.bytes_h2d = traffic.h2d_bytes;
-    rank.bytes_d2h = traffic.d2h_bytes;
-    rank.staging_peak_bytes = traffic.staging_peak_bytes;
-    rank.leases_deferred = traffic.leases_deferred;
-    rank.credit_wait_seconds = traffic.credit_wait_seconds;
-    rank.telemetry_heard = traffic.last.has_value();
-    if (traffic.last) {
-      rank.staging_budget_bytes = traffic.last->staging_budget_bytes;
-      rank.grad_norm = traffic.last->grad_norm;
-      const StepTimeSummary& times = traffic.last->step_seconds_history;
-      measured = measured || times.max > 0;
-      slowest = {std::max(slowest.p50, times.p50), std::max(slowest.p90, times.p90),
-                 std::max(slowest.p99, times.p99), std::max(slowest.max, times.max)};
-    }
-    report->ranks.push_back(std::move(rank));
-  }
-  if (measured) report->step_seconds = slowest;
+RankReport rank_report(uint32_t rank, uint64_t life, const RankLives& lives) {
+  RankReport out;
+  out.rank = rank;
+  out.incarnation = life;
+  out.bytes_h2d = lives.bytes_h2d;
+  out.bytes_d2h = lives.bytes_d2h;
+  out.bytes_are_exact = lives.bytes_are_exact;
+  out.staging_known = lives.staging_known;
+  out.staging_peak_bytes = lives.staging_peak_bytes;
+  out.staging_budget_bytes = lives.staging_budget_bytes;
+  out.leases_deferred = lives.leases_deferred;
+  out.credit_wait_seconds = lives.credit_wait_seconds;
+  out.telemetry_heard = lives.last.has_value();
+  if (lives.last) out.grad_norm = lives.last->grad_norm;
+  return out;
 }
 
-// Only of the step that was the last: an actor that was not heard again tells of an older one.
+// Each percentile of the rank where it is the largest; a rank that measured nothing has none.
+void add_step_times(const RankLives& lives, std::optional<StepSeconds>* slowest) {
+  if (lives.step_seconds.empty()) return;
+  StepTimes history;
+  for (const double seconds : lives.step_seconds) history.add(seconds);
+  const StepTimeSummary times = history.summary();
+  const uint64_t measured = history.count();
+  if (!*slowest) *slowest = StepSeconds{.steps_measured = measured};
+  StepSeconds& out = **slowest;
+  out = {std::max(out.p50, times.p50), std::max(out.p90, times.p90), std::max(out.p99, times.p99),
+         std::max(out.max, times.max), std::min(out.steps_measured, measured)};
+}
+
+void add_ranks(const Supervisor& supervisor, RunReport* report) {
+  for (uint32_t r = 0; r < report->world_size; ++r) {
+    const RankLives lives = supervisor.lives(r);
+    const uint64_t life = supervisor.core().life({Role::kGpuActor, r});
+    report->ranks.push_back(rank_report(r, life, lives));
+    add_step_times(lives, &report->step_seconds);
+  }
+}
+
+// Only of the step that was the last: an actor that was killed tells of an older one.
 void add_last_step(const Supervisor& supervisor, RunReport* report) {
   for (uint32_t r = 0; r < report->world_size; ++r) {
-    const auto last = supervisor.telemetry().traffic(r).last;
-    if (!last || last->steps_total == 0 || last->step_committed != report->steps_committed)
-      continue;
-    report->last_step_seconds = std::max(report->last_step_seconds.value_or(0), last->step_seconds);
+    const RankLives lives = supervisor.lives(r);
+    if (lives.step_seconds.empty() || lives.last_step != report->steps_committed) continue;
+    report->last_step_seconds =
+        std::max(report->last_step_seconds.value_or(0), lives.step_seconds.back());
   }
 }
 
@@ -190,9 +202,15 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
   if (whole) {
     // Of a kept state somebody will want to know what it was begun with.
     const Status emptied = report->state_kept ? keep_only_origin(run) : remove_run_directory(run);
-    if (!emptied.is_ok()) report->clean_up_error = emptied.message();
+    report->run_directory_removed = emptied.is_ok();
+    report->run_directory_text =
+        emptied.is_ok()
+            ? (report->state_kept ? "only what a resumed run needs is left in " + run.path()
+                                  : run.path() + " is removed")
+            : emptied.message();
   } else {
     report->ending_text += "; the logs are in " + run.path();
+    report->run_directory_text = "kept for its logs: " + run.path();
   }
   if (!report->state_kept && report->unreaped.empty()) claim.lock.release_and_unlink();
   report->segments_left = segments_of_job(run);
@@ -245,7 +263,7 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
   report->real_process_bytes = supervisor.process_bytes_peak();
   report->real_shm_bytes = segment_bytes_of_job(claim.run);
   report->segments = segments_of_job(claim.run);
-  add_telemetry(supervisor, report);
+  add_ranks(supervisor, report);
   add_numa(plan, claim.run, report);
   add_losses(claim.run, report);
   add_step_logs(plan, claim.run, report);

@@ -22,6 +22,11 @@ const char* name_of(DeathSign sign) {
   return "?";
 }
 
+std::string text_of(const Rehearsal& rehearsal) {
+  return format("step %lld, %s of rank %u", static_cast<long long>(rehearsal.step),
+                name_of(rehearsal.phase), rehearsal.at_rank);
+}
+
 std::string timeline_of(const DeathRecord& record) {
   std::string text =
       format("first commit %.3f s after its death (seen by %s; ",
@@ -32,7 +37,7 @@ std::string timeline_of(const DeathRecord& record) {
 }
 
 void RecoveryLog::died(Seat seat, uint64_t life, int pid, DeathCause cause, Step step_committed,
-                       uint64_t now_ms, DeathSign sign) {
+                       uint64_t now_ms, DeathSign sign, std::optional<Rehearsal> rehearsal) {
   for (Open& open : all_) {
     // The successor died before it had recovered: its predecessor's recovery never happened.
     if (open.record.seat == seat) open.done = true;
@@ -44,6 +49,7 @@ void RecoveryLog::died(Seat seat, uint64_t life, int pid, DeathCause cause, Step
   open.record.cause = cause;
   open.record.sign = sign;
   open.record.step_committed = step_committed;
+  open.record.rehearsal = rehearsal;
   open.record.at_ms = now_ms - start_ms_;
   open.died_ms = now_ms;
   all_.push_back(open);
@@ -113,6 +119,12 @@ bool RecoveryLog::is_measuring() const {
     if (!open.done && open.successor != 0) return true;
   }
   return false;
+}
+
+uint64_t RecoveryLog::restarts() const {
+  uint64_t count = 0;
+  for (const Open& open : all_) count += open.record.restart_ms ? 1 : 0;
+  return count;
 }
 
 std::vector<DeathRecord> RecoveryLog::records() const {

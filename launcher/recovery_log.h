@@ -36,14 +36,17 @@ struct DeathRecord {
   int pid = 0;
   DeathCause cause = DeathCause::kOwn;
   DeathSign sign = DeathSign::kExit;
-  std::optional<ExitInfo> exit;   // known once it was reaped
-  Step step_committed = kNoStep;  // as the launcher knew it
-  uint64_t at_ms = 0;             // since the launcher's start
+  std::optional<ExitInfo> exit;        // known once it was reaped
+  Step step_committed = kNoStep;       // when the launcher saw the death
+  std::optional<Rehearsal> rehearsal;  // that killed it
+  uint64_t at_ms = 0;                  // since the launcher's start
   std::optional<uint64_t> restart_ms;
   std::optional<uint64_t> attach_ms;
   std::optional<uint64_t> recovery_ms;
   std::optional<uint64_t> reap_ms;
 };
+// "step 25, copy_out of rank 1": where a configured kill struck.
+std::string text_of(const Rehearsal& rehearsal);
 // "first commit 0.412 s after its death (seen by death_page; started 0.021, ...)", of a record
 // that is whole.
 std::string timeline_of(const DeathRecord& record);
@@ -53,7 +56,8 @@ class RecoveryLog {
   explicit RecoveryLog(uint64_t start_ms) : start_ms_(start_ms) {}
 
   void died(Seat seat, uint64_t life, int pid, DeathCause cause, Step step_committed,
-            uint64_t now_ms, DeathSign sign = DeathSign::kExit);
+            uint64_t now_ms, DeathSign sign = DeathSign::kExit,
+            std::optional<Rehearsal> rehearsal = std::nullopt);
   void exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms);
   void spawned(Seat seat, uint64_t life, uint64_t now_ms);
   // Returns the records that became whole with this reply, for the progress lines.
@@ -62,6 +66,8 @@ class RecoveryLog {
   // True while a successor has started and its recovery is not measured yet.
   bool is_measuring() const;
   std::vector<DeathRecord> records() const;
+  // Of those, that a new process followed.
+  uint64_t restarts() const;
 
  private:
   struct Open {

@@ -6,7 +6,7 @@ namespace optlease {
 
 Rehearsals::Rehearsals(std::vector<Rehearsal> all, Step step_committed) {
   for (const Rehearsal& what : all) {
-    entries_.push_back({what, State::kOpen, {}, std::nullopt});
+    entries_.push_back({what, State::kOpen, {}, std::nullopt, false});
     if (what.step > step_committed) ++wanted_;
   }
 }
@@ -43,11 +43,18 @@ void Rehearsals::killed(uint32_t index, LifeOf victim) {
   entries_.at(index).victim = victim;
 }
 
+const Rehearsal* Rehearsals::that_killed(LifeOf victim) const {
+  for (const Entry& entry : entries_) {
+    if (entry.victim == victim) return &entry.what;
+  }
+  return nullptr;
+}
+
 std::vector<LifeOf> Rehearsals::gone(LifeOf victim) {
   std::vector<LifeOf> waiting;
   for (Entry& entry : entries_) {
-    if (entry.victim != victim) continue;
-    entry.victim.reset();
+    if (entry.victim != victim || entry.victim_gone) continue;
+    entry.victim_gone = true;
     if (entry.asker != victim) waiting.push_back(entry.asker);
   }
   return waiting;

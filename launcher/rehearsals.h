@@ -34,6 +34,8 @@ class Rehearsals {
   std::vector<Wanted> to_kill() const;
   // The kill was sent to this life: the entry is done for ever.
   void killed(uint32_t index, LifeOf victim);
+  // What this life was killed for; null where it was not. It stays known.
+  const Rehearsal* that_killed(LifeOf victim) const;
   // This life is gone; returns who waits for that and is not itself the victim.
   std::vector<LifeOf> gone(LifeOf victim);
 
@@ -46,7 +48,8 @@ class Rehearsals {
     Rehearsal what;
     State state = State::kOpen;
     LifeOf asker;
-    std::optional<LifeOf> victim;  // killed, not known to be gone yet
+    std::optional<LifeOf> victim;
+    bool victim_gone = false;  // as far as is known
   };
   std::vector<Entry> entries_;
   uint32_t wanted_ = 0;

@@ -18,6 +18,13 @@ Json seconds_or_null(const std::optional<uint64_t>& ms) {
   return ms ? Json(static_cast<double>(*ms) / 1000.0) : Json(nullptr);
 }
 
+Json rehearsal_json(const std::optional<Rehearsal>& rehearsal) {
+  if (!rehearsal) return nullptr;
+  return {{"step", rehearsal->step},
+          {"phase", name_of(rehearsal->phase)},
+          {"at_rank", rehearsal->at_rank}};
+}
+
 Json death_json(const DeathRecord& death) {
   Json out = {{"role", name_of(death.seat.role)},
               {"rank", death.seat.rank},
@@ -27,6 +34,7 @@ Json death_json(const DeathRecord& death) {
               {"seen_by", name_of(death.sign)},
               {"exit", death.exit ? Json(text_of(*death.exit)) : Json(nullptr)},
               {"step_committed", death.step_committed},
+              {"rehearsal", rehearsal_json(death.rehearsal)},
               {"at_seconds", static_cast<double>(death.at_ms) / 1000.0}};
   out["restart_seconds"] = seconds_or_null(death.restart_ms);
   out["attach_seconds"] = seconds_or_null(death.attach_ms);
@@ -40,6 +48,7 @@ Json rank_json(const RankReport& rank) {
               {"incarnation", rank.incarnation},
               {"bytes_h2d", rank.bytes_h2d},
               {"bytes_d2h", rank.bytes_d2h},
+              {"bytes_are_exact", rank.bytes_are_exact},
               {"staging_peak_bytes", rank.staging_peak_bytes},
               {"staging_budget_bytes", rank.staging_budget_bytes},
               {"leases_deferred", rank.leases_deferred},
@@ -69,6 +78,51 @@ Json restarts_by_role(const RunReport& report) {
   return out;
 }
 
+Json restarts_by_cause(const RunReport& report) {
+  Json out = Json::object();
+  for (const DeathCause cause : {DeathCause::kOwn, DeathCause::kRehearsal, DeathCause::kRequested,
+                                 DeathCause::kHeartbeat, DeathCause::kStartTimeout}) {
+    const auto is_one = [&](const DeathRecord& death) {
+      return death.restart_ms && death.cause == cause;
+    };
+    out[name_of(cause)] = std::count_if(report.deaths.begin(), report.deaths.end(), is_one);
+  }
+  return out;
+}
+
+// "2 restarts", or "1 restart of 3 deaths" where a death was not followed by a new process.
+std::string restarts_text(const RunReport& report) {
+  const auto restarts = static_cast<size_t>(
+      std::count_if(report.deaths.begin(), report.deaths.end(),
+                    [](const DeathRecord& death) { return death.restart_ms.has_value(); }));
+  std::string text = format("%zu restart%s", restarts, restarts == 1 ? "" : "s");
+  if (restarts == report.deaths.size()) return text;
+  const size_t deaths = report.deaths.size();
+  return text + format(" of %zu death%s", deaths, deaths == 1 ? "" : "s");
+}
+
+struct Traffic {
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  bool is_exact = true;
+};
+
+Traffic traffic_of(const RunReport& report) {
+  Traffic all;
+  for (const RankReport& rank : report.ranks) {
+    all.bytes_h2d += rank.bytes_h2d;
+    all.bytes_d2h += rank.bytes_d2h;
+    all.is_exact = all.is_exact && rank.bytes_are_exact;
+  }
+  return all;
+}
+
+Json traffic_json(const RunReport& report) {
+  const Traffic all = traffic_of(report);
+  return {{"bytes_h2d", all.bytes_h2d},
+          {"bytes_d2h", all.bytes_d2h},
+          {"bytes_are_exact", all.is_exact}};
+}
+
 Json memory_json_of(const RunReport& report) {
   return {
       {"planned_bytes", report.planned_memory_bytes},
@@ -94,6 +148,7 @@ void add_state(const RunReport& report, Json* out) {
   json["clean_up"] = {
       {"segments_left", report.segments_left},
       {"processes_left", report.unreaped},
+      {"run_directory", report.run_directory_text},
       {"error", report.clean_up_error.empty() ? Json(nullptr) : Json(report.clean_up_error)}};
 }
 
@@ -109,8 +164,11 @@ void add_steps(const RunReport& report, Json* out) {
   }
   json["step_seconds"] = nullptr;
   if (const auto& times = report.step_seconds) {
-    json["step_seconds"] = {
-        {"p50", times->p50}, {"p90", times->p90}, {"p99", times->p99}, {"max", times->max}};
+    json["step_seconds"] = {{"p50", times->p50},
+                            {"p90", times->p90},
+                            {"p99", times->p99},
+                            {"max", times->max},
+                            {"steps_measured", times->steps_measured}};
   }
 }
 
@@ -159,9 +217,11 @@ std::string to_json(const RunReport& report) {
   add_steps(report, &out);
   out["ranks"] = Json::array();
   for (const RankReport& rank : report.ranks) out["ranks"].push_back(rank_json(rank));
+  out["traffic"] = traffic_json(report);
   out["restarts"] = Json::array();
   for (const DeathRecord& death : report.deaths) out["restarts"].push_back(death_json(death));
   out["restarts_by_role"] = restarts_by_role(report);
+  out["restarts_by_cause"] = restarts_by_cause(report);
   out["rehearsals"] = {{"wanted", report.rehearsals_wanted}, {"done", report.rehearsals_done}};
   out["peak_staging_bytes"] = staging_peak(report);
   out["memory"] = memory_json_of(report);
@@ -169,7 +229,7 @@ std::string to_json(const RunReport& report) {
   out["checks"] = Json::array();
   for (const ReportCheck& check : checks) {
     out["checks"].push_back({{"name", check.name},
-                             {"passed", check.passed},
+                             {"passed", check.passed ? Json(*check.passed) : Json(nullptr)},
                              {"counts", check.counts},
                              {"detail", check.detail}});
   }
@@ -191,13 +251,15 @@ std::string summary_text(const RunReport& report) {
       "%s: step %lld of %lld, %llu skipped, %.1f s", report.job.c_str(),
       static_cast<long long>(report.steps_committed), static_cast<long long>(report.steps_wanted),
       static_cast<unsigned long long>(report.steps_skipped), report.wall_seconds);
-  out += format(", %zu restarts\n", report.deaths.size());
+  out += ", " + restarts_text(report) + "\n";
   if (const auto& times = report.step_seconds) {
     out += format("step seconds p50 %.4f, p90 %.4f, p99 %.4f, max %.4f\n", times->p50, times->p90,
                   times->p99, times->max);
   }
+  const Traffic traffic = traffic_of(report);
   out += "staging at most " + bytes_text(staging_peak(report)) + " a rank; shared memory " +
-         bytes_text(report.real_shm_bytes) + "\n";
+         bytes_text(report.real_shm_bytes) + "; copied " + bytes_text(traffic.bytes_h2d) +
+         " to devices, " + bytes_text(traffic.bytes_d2h) + " back\n";
   for (const RankReport& rank : report.ranks) {
     if (!rank.numa_node || (rank.numa_pages > 0 && rank.numa_pages_elsewhere == 0)) continue;
     out += format("warning: the arena of rank %u: ", rank.rank) + rank.numa_text + "\n";
@@ -217,7 +279,7 @@ std::string summary_text(const RunReport& report) {
   for (const ReportCheck& check : checks) {
     // What follows from the wish to stop is no failure.
     if (was_stopped && is_about_the_end(check)) continue;
-    if (check.passed) continue;
+    if (!check.failed()) continue;
     out +=
         (check.counts ? "check failed: " : "warning: ") + check.name + ": " + check.detail + "\n";
   }

@@ -28,8 +28,10 @@ std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts);
 struct RankReport {
   uint32_t rank = 0;
   uint64_t incarnation = 0;
-  uint64_t bytes_h2d = 0;
+  uint64_t bytes_h2d = 0;  // over all lives of the rank's actor in this run
   uint64_t bytes_d2h = 0;
+  bool bytes_are_exact = true;  // false: of a life only its last answer was known
+  bool staging_known = false;   // false: no actor of the rank came as far as its staging
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
   uint64_t leases_deferred = 0;  // they waited for credit
@@ -47,6 +49,7 @@ inline constexpr size_t kReportedStepsMax = 4096;
 
 struct StepSeconds {
   double p50 = 0, p90 = 0, p99 = 0, max = 0;
+  uint64_t steps_measured = 0;  // of the rank that measured the fewest; kStepTimesMax at most
 };
 
 struct RunReport {
@@ -86,20 +89,24 @@ struct RunReport {
   std::string state_digest;  // empty: not computed
   std::string digest_error;
   bool state_kept = false;
-  std::vector<std::string> segments;       // names that the job had
-  std::vector<std::string> segments_left;  // that exist after the clean-up
-  std::string clean_up_error;              // empty: all went well
+  std::vector<std::string> segments;          // names that the job had
+  std::vector<std::string> segments_left;     // that exist after the clean-up
+  std::string clean_up_error;                 // of the segments; empty: all went well
+  std::optional<bool> run_directory_removed;  // none: it was to stay
+  std::string run_directory_text;             // what became of it
 };
 
 struct ReportCheck {
   std::string name;
-  bool passed = false;
+  std::optional<bool> passed;  // none: it could not be made; `detail` says why
   std::string detail;
   bool counts = true;  // false: what was survived; it is told, and fails no run
+  bool failed() const { return passed == false; }
 };
-// What a run has to have been; it passes when all of them do that count.
+// What a run has to have been; it passes when none of them that counts fails. Of a run that was
+// refused before anything started only what is true of such a run.
 std::vector<ReportCheck> checks_of(const RunReport& report);
-// Every one, also those that do not count.
+// None failed, those that do not count among them.
 bool passed(const std::vector<ReportCheck>& checks);
 // 0 and `passed` mean the same: a check that counts and failed takes the 0 away, and the ending's
 // words say which.

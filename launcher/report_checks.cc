@@ -34,18 +34,16 @@ ReportCheck digest_check(const RunReport& report) {
 ReportCheck staging_check(const RunReport& report) {
   ReportCheck check{"staging_within_budget", true, "every rank stayed within its budget"};
   for (const RankReport& rank : report.ranks) {
-    if (!rank.telemetry_heard) {
-      // The budget is allocated once at the actor's start; one that ended before it was asked is
-      // not a breach.
-      check.detail = format("rank %u ended before its telemetry was read: not measured", rank.rank);
+    if (!rank.staging_known) {
+      check.passed.reset();
+      check.detail =
+          format("not measured: no actor of rank %u came as far as its staging", rank.rank);
     } else if (rank.staging_peak_bytes > rank.staging_budget_bytes) {
-      check.passed = false;
-      check.detail = format("rank %u: ", rank.rank) + bytes_text(rank.staging_peak_bytes) +
-                     " used, " + bytes_text(rank.staging_budget_bytes) + " allowed";
-    } else {
-      continue;
+      // A breach counts, whatever is not known of others.
+      return {check.name, false,
+              format("rank %u: ", rank.rank) + bytes_text(rank.staging_peak_bytes) + " used, " +
+                  bytes_text(rank.staging_budget_bytes) + " allowed"};
     }
-    return check;
   }
   return check;
 }
@@ -70,8 +68,13 @@ ReportCheck clean_check(const RunReport& report) {
     check.passed = false;
     check.detail += (check.detail.empty() ? "" : ", ") + name;
   }
-  if (check.passed) check.detail = "nothing of the job is left in /dev/shm";
+  if (!check.failed()) check.detail = "nothing of the job is left in /dev/shm";
   return check;
+}
+
+ReportCheck run_directory_check(const RunReport& report) {
+  return {"run_directory_removed", report.run_directory_removed.value_or(true),
+          report.run_directory_text};
 }
 
 ReportCheck processes_check(const RunReport& report) {
@@ -119,14 +122,17 @@ ReportCheck restarts_check(const RunReport& report) {
 }  // namespace
 
 std::vector<ReportCheck> checks_of(const RunReport& report) {
-  return {exit_check(report),      steps_check(report),      digest_check(report),
-          staging_check(report),   memory_check(report),     clean_check(report),
-          processes_check(report), rehearsals_check(report), restarts_check(report)};
+  // Nothing was started, nothing measured: the others would pass or fail for no reason.
+  if (report.ending == Ending::kNone) return {exit_check(report)};
+  return {exit_check(report),          steps_check(report),     digest_check(report),
+          staging_check(report),       memory_check(report),    clean_check(report),
+          run_directory_check(report), processes_check(report), rehearsals_check(report),
+          restarts_check(report)};
 }
 
 bool passed(const std::vector<ReportCheck>& checks) {
   for (const ReportCheck& check : checks) {
-    if (!check.passed) return false;
+    if (check.failed()) return false;
   }
   return true;
 }
@@ -150,7 +156,7 @@ const char* verdict_of(const RunReport& report) {
   bool all = true;
   bool all_but_the_end = true;
   for (const ReportCheck& check : checks_of(report)) {
-    const bool well = check.passed || !check.counts;
+    const bool well = !check.failed() || !check.counts;
     all = all && well;
     all_but_the_end = all_but_the_end && (well || is_about_the_end(check));
   }

@@ -109,6 +109,7 @@ Supervisor::Supervisor(SocketContext& context, SupervisorSetup setup, const JobC
       vault_(std::move(vault)),
       telemetry_(std::move(telemetry)),
       signal_fd_(std::move(signals)),
+      totals_(setup_.plan.segment.world_size),
       keep_(setup_.plan.keep_state) {
   for (ProcessPlan& process : make_process_plan(setup_.plan, claim.run, setup_.program_directory)) {
     const bool is_store = process.role == Role::kHostStore;
@@ -244,7 +245,7 @@ void Supervisor::execute(const Action& action) {
     case Action::Kind::kKill:
       if (living != living_.end()) {
         if (action.cause != DeathCause::kStop) {
-          say("killing " + text_of(action.seat) + ": " + action.text);
+          say("killing " + text_of(action.seat) + ": " + cause_text(action));
         }
         living->second.child.signal_group(SIGKILL);
       }
@@ -273,21 +274,6 @@ void Supervisor::execute(const Action& action) {
     case Action::Kind::kFinish:
       return;
   }
-}
-
-void Supervisor::record_death(const Action& action) {
-  const auto living = living_.find({action.seat, action.life});
-  const int pid = living == living_.end() ? 0 : static_cast<int>(living->second.child.pid());
-  DeathSign sign = DeathSign::kExit;
-  if (action.seat.role == Role::kGpuActor && living != living_.end()) {
-    const Live& live = living->second;
-    if (!live.lifeline_open) sign = live.dead() ? DeathSign::kDeathPage : DeathSign::kLifeline;
-  }
-  recovery_.died(action.seat, action.life, pid, action.cause, core_.facts().body.step_committed,
-                 now(), sign);
-  say(text_of(action.seat) +
-      format(" (incarnation %llu) died: ", static_cast<unsigned long long>(action.life)) +
-      name_of(action.cause));
 }
 
 ChildArgs Supervisor::args_for(Seat seat, uint64_t life, int lifeline_fd) {

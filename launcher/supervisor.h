@@ -14,6 +14,7 @@
 #include "actors/runtime/death_page.h"
 #include "actors/runtime/job_plan.h"
 #include "actors/wire/socket.h"
+#include "launcher/committed_word.h"
 #include "launcher/control_channel.h"
 #include "launcher/job_claim.h"
 #include "launcher/process.h"
@@ -52,7 +53,8 @@ class Supervisor {
   const SupervisorCore& core() const { return core_; }
   const RecoveryLog& recovery() const { return recovery_; }
   const Rehearsals& rehearsals() const { return rehearsals_; }
-  const TelemetryProbe& telemetry() const { return telemetry_; }
+  // Of one rank's actors in this run.
+  RankLives lives(uint32_t rank) const;
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
   uint64_t process_bytes_peak() const { return process_bytes_peak_; }
   bool keep_requested() const { return keep_; }
@@ -91,7 +93,6 @@ class Supervisor {
   Status try_to_start(Seat seat, uint64_t life, Live* live);
   Result<Child> spawn_child(Seat seat, uint64_t life, const ProcessPlan& process, Live* live);
   ChildArgs args_for(Seat seat, uint64_t life, int lifeline_fd);
-  void record_death(const Action& action);
   void tick();
   void sample();
   void say(const std::string& text) { setup_.say(text); }
@@ -100,6 +101,11 @@ class Supervisor {
   void open_watch();
   void watch_names();
   void watch_residents();
+
+  // supervisor_deaths.cc
+  void record_death(const Action& action);
+  std::string cause_text(const Action& action) const;
+  void keep_totals(const Key& key, const Live& live);
 
   // supervisor_events.cc: what the world has to say.
   void hear_children();
@@ -128,6 +134,7 @@ class Supervisor {
   TelemetryProbe telemetry_;
   UniqueFd signal_fd_;
   std::map<Key, Live> living_;
+  std::vector<LivesTotals> totals_;  // by rank: of actors that are reaped
   std::vector<RestartWaiter> restart_waiters_;
   int64_t next_query_ms_ = 0;
   int64_t next_second_ms_ = 0;
@@ -138,7 +145,8 @@ class Supervisor {
   bool keep_ = false;
   bool stop_seen_ = false;
   bool store_was_up_ = false;
-  std::optional<NameWatch> names_;  // once a store was up
+  std::optional<NameWatch> names_;          // once a store was up
+  std::optional<CommittedWord> committed_;  // the same
   bool serving_ = false;
   bool residents_watched_ = false;
   bool lock_loss_said_ = false;

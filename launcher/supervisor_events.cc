@@ -117,6 +117,7 @@ void Supervisor::reap(const Key& key) {
         (tail.empty() ? " and has written nothing to " + live.log_file
                       : "; the end of " + live.log_file + ":\n" + tail));
   }
+  keep_totals(key, live);
   living_.erase(key);
   victim_gone({key.first, key.second});
 }
@@ -236,7 +237,7 @@ JobStatus Supervisor::status() const {
   out.steps_skipped = facts.body.steps_skipped;
   out.commits = facts.body.commits;
   out.refusals = facts.body.refusals;
-  out.restarts = recovery_.records().size();
+  out.restarts = recovery_.restarts();
   out.processes.push_back({name_of(Role::kLauncher), 0, static_cast<int>(getpid()), 1,
                            core_.stopping() ? "stopping" : "running", "", kNoStep, 0});
   for (const Seat seat : core_.seats()) {

@@ -13,6 +13,8 @@ void Supervisor::open_watch() {
   for (uint32_t r = 0; r < setup_.plan.segment.world_size; ++r) {
     names.push_back(claim_.run.arena_segment(Rank(r)));
   }
+  auto word = CommittedWord::open(claim_.run.control_segment());
+  if (word) committed_.emplace(std::move(word).value());
   auto watch = NameWatch::over(names);
   if (!watch) return say("the segments' names cannot be watched: " + watch.status().message());
   names_.emplace(std::move(watch).value());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/runtime/clock.h"
+
 namespace optlease {
 
 Result<TelemetryProbe> TelemetryProbe::open(SocketContext& context, const RunDirectory& run,
@@ -67,20 +69,6 @@ void TelemetryProbe::collect_until(Deadline deadline, const Done& done) {
     std::vector<bool> ready;
     if (!poll_sockets(set, deadline.remaining_ms(20), &ready).is_ok()) return;
   }
-}
-
-RankTraffic TelemetryProbe::traffic(uint32_t rank) const {
-  RankTraffic out;
-  for (const auto& [incarnation, telemetry] : heard_.at(rank)) {
-    out.last = telemetry;
-    out.h2d_bytes += telemetry.h2d_bytes_total;
-    out.d2h_bytes += telemetry.d2h_bytes_total;
-    out.leases_deferred += telemetry.leases_deferred_total;
-    out.credit_wait_seconds += telemetry.credit_wait_seconds_total;
-    out.staging_peak_bytes = std::max(out.staging_peak_bytes, telemetry.staging_peak_bytes);
-    ++out.incarnations_heard;
-  }
-  return out;
 }
 
 }  // namespace optlease

@@ -67,7 +67,7 @@ ExitCode run_measured_job(const JobPlan& plan, bool fresh, RunReport* report) {
   // Deaths that were survived are in nobody's figures.
   const auto checks = checks_of(*report);
   for (const ReportCheck& check : checks) {
-    if (!check.passed) say("check failed: " + check.name + ": " + check.detail);
+    if (check.failed()) say("check failed: " + check.name + ": " + check.detail);
   }
   return passed(checks) ? ExitCode::kOk
                         : fail("the job's report did not pass", ExitCode::kInternal);

@@ -49,12 +49,19 @@ TEST(CompareReports, TwoMissingDigestsAreNotEqual) {
 TEST(CompareReports, NamesWhoDiedAndHowLongItTook) {
   const std::string deaths =
       R"([{"role": "gpu_actor", "rank": 1, "cause": "rehearsal", "step_committed": 24,
+           "rehearsal": {"step": 25, "phase": "copy_out", "at_rank": 0},
            "restart_seconds": 0.05, "recovery_seconds": 0.25},
           {"role": "host_store", "rank": 0, "cause": "signal", "step_committed": 49,
            "restart_seconds": null, "recovery_seconds": null}])";
   const auto result = compare_reports("a", report("ab", 4.5), "b", report("ab", 4.5, deaths));
   ASSERT_TRUE(result.is_ok());
-  EXPECT_NE(result.value().text.find("gpu_actor 1"), std::string::npos);
+  const std::string& text = result.value().text;
+  EXPECT_NE(text.find("gpu_actor 1  killed in step 25, copy_out of rank 0: new process"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("host_store   died with step 49 committed (signal): new process"),
+            std::string::npos)
+      << text;
   EXPECT_NE(result.value().text.find("0.250 s"), std::string::npos);
   EXPECT_NE(result.value().text.find("not seen"), std::string::npos);
 }

@@ -45,6 +45,20 @@ TEST(RecoveryLog, MeasuresAnActorsRestartAttachAndFirstCommit) {
   EXPECT_FALSE(log.is_measuring());
 }
 
+TEST(RecoveryLog, KeepsWhatKilledAndCountsOnlyWhatWasRestarted) {
+  RecoveryLog log(0);
+  const Rehearsal kill{Role::kGpuActor, 1, 25, RehearsePhase::kBeforeCommit, 0};
+  log.died(kActor1, 1, 42, DeathCause::kRehearsal, 24, 100, DeathSign::kDeathPage, kill);
+  log.died(kStore, 1, 43, DeathCause::kOwn, 24, 110);
+  EXPECT_EQ(log.restarts(), 0u);
+  log.spawned(kActor1, 2, 120);
+  EXPECT_EQ(log.restarts(), 1u);
+  const auto records = log.records();
+  ASSERT_TRUE(records[0].rehearsal.has_value());
+  EXPECT_EQ(text_of(*records[0].rehearsal), "step 25, before_commit of rank 0");
+  EXPECT_FALSE(records[1].rehearsal.has_value());
+}
+
 TEST(RecoveryLog, ADeathBeforeRecoveryLeavesTheFirstUnmeasured) {
   RecoveryLog log(0);
   log.died(kActor1, 1, 42, DeathCause::kOwn, 3, 100);

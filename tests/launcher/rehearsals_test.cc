@@ -51,6 +51,18 @@ TEST(Rehearsals, AnswersTheAskerOnceTheVictimIsGone) {
   EXPECT_TRUE(all.gone({kStore, 2}).empty());
 }
 
+TEST(Rehearsals, KnowsForEverWhatALifeWasKilledFor) {
+  Rehearsals all({kill_of(Role::kHostStore, 0, 1, 7), kill_of(Role::kGpuActor, 0, 0, 9)}, kNoStep);
+  ASSERT_TRUE(all.reached(0, {kActor1, 4}));
+  EXPECT_EQ(all.that_killed({kStore, 2}), nullptr) << "not yet";
+  all.killed(0, {kStore, 2});
+  EXPECT_EQ(all.gone({kStore, 2}).size(), 1u);
+  ASSERT_NE(all.that_killed({kStore, 2}), nullptr);
+  EXPECT_EQ(all.that_killed({kStore, 2})->step, 7);
+  EXPECT_EQ(all.that_killed({kStore, 3}), nullptr) << "its successor died otherwise";
+  EXPECT_EQ(all.that_killed({kActor0, 1}), nullptr);
+}
+
 TEST(Rehearsals, RefusesUnknownEntriesAndOtherRanks) {
   Rehearsals all({kill_of(Role::kHostStore, 0, 1, 1)}, kNoStep);
   EXPECT_FALSE(all.reached(7, {kActor1, 1}));
