@@ -74,7 +74,7 @@ TEST(RunPlan, SaysWhereACeilingCannotHoldOrNeverBinds) {
 TEST(RunPlan, CopiesWhatTheConfigurationSays) {
   const JobPlan plan = plan_of(config_of(
       "seed = 6\nnonfinite_steps = [2]\n[optimizer]\nmax_norm = 0.5\n[telemetry]\ninterval_ms = "
-      "70\n[restart]\nlease_ms = 800\n[[rehearse]]\nrole = \"gpu_actor\"\nstep = 2\n",
+      "70\n[restart]\nlease_ms = 800\n[[rehearse]]\nrole = \"gpu_actor\"\nstep = 3\n",
       {"model.seed=4", "job.keep_state=true", "offload.staging_buffers=2",
        "offload.window_chunks=3", "offload.prefetch_windows=4"}));
   EXPECT_EQ(plan.segment.job_name, "a");
