@@ -15,12 +15,12 @@ thread_local bool memory_is_out = false;
 
 }  // namespace
 
-// Not inlined: the compiler would see free() called on what comes from operator new.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
+void* operator new(std::size_t bytes) {
   void* memory = memory_is_out ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+// Inlined, GCC takes them for a mismatch with the library's operator new.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
