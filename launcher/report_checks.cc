@@ -140,7 +140,7 @@ bool passed(const std::vector<ReportCheck>& checks) {
 void settle_exit_code(RunReport* report) {
   if (report->exit_code != ExitCode::kOk) return;
   for (const ReportCheck& check : checks_of(*report)) {
-    if (check.passed || !check.counts) continue;
+    if (!check.failed() || !check.counts) continue;
     report->exit_code = ExitCode::kInternal;
     report->ending_text += "; check failed: " + check.name + ": " + check.detail;
   }

@@ -201,7 +201,7 @@ TEST(Report, ReplayedGradientsThatAreNotThereAreRefusedBeforeAnythingStarts) {
   const CommandResult result = job.wait();
   EXPECT_EQ(result.exit_code, 3) << result.output;
   EXPECT_NE(result.output.find("--set gradients.replay_path=/no/such/g.{step}.{rank}: "
-                               "gradients.replay_path: the gradients of step 1, rank 0"),
+                               "gradients.replay_path: step 1: "),
             std::string::npos)
       << result.output;
   EXPECT_TRUE(job.segments().empty());
