@@ -272,10 +272,11 @@ TEST_P(SplitShapes, StopsAtAFlippedBitOfTheSummedGradientsAndCommitsNothingOfThe
 }
 
 TEST(WindowPipeline, NoticesAFlippedBitOfTheGradientsThatCameAfterItsWindowWasReadAhead) {
+  // Outlives the job, whose windows in flight go on reading it when the run has failed.
+  std::vector<float> grads = gradients(1, kElements);
   InProcessJob job({kElements, 64 << 10, 1, 2, 3});
   initialise(job);
   job.prefetch(1, 20);
-  std::vector<float> grads = gradients(1, kElements);
   job.grad_sums = job.sums_of(grads.data());
   grads[0] += 1;
   const AdamFactors factors = make_adam_factors(adamw(), 1, 0.5f);

@@ -127,7 +127,10 @@ class InProcessJob final : public PipelinePort {
     pipeline_->start(kind, step, chunks, {space}, std::move(check), std::move(fill));
     while (!pipeline_->idle()) {
       pipeline_->advance(static_cast<uint64_t>(now_us()));
-      if (!pipeline_->failure().is_ok()) return pipeline_->failure();
+      if (!pipeline_->failure().is_ok()) {
+        finish_enqueued();
+        return pipeline_->failure();
+      }
       if (stop && stop()) return {StatusCode::kCancelled, "stopped by the test"};
       deliver();
     }
@@ -135,6 +138,19 @@ class InProcessJob final : public PipelinePort {
   }
 
   // What the rank that reduced `grads` keeps of them.
+  // Windows in flight go on reading the gradients, which may be gone once run() has returned.
+  void finish_enqueued() {
+    for (const StreamKind kind :
+         {StreamKind::kCopyIn, StreamKind::kCompute, StreamKind::kCopyOut}) {
+      const Ticket last = device_->signal(kind);
+      while (device_->failure().is_ok() && !device_->reached(last)) {
+        pollfd waiting{device_->completion_fd(), POLLIN, 0};
+        poll(&waiting, 1, 5);
+        device_->drain_completions();
+      }
+    }
+  }
+
   std::vector<uint64_t> sums_of(const float* grads) {
     std::vector<ChunkSums> sums(arena_.chunks.size());
     for (size_t c = 0; c < sums.size(); ++c) {
