@@ -20,22 +20,22 @@ SupervisorCore::SupervisorCore(CoreOptions options, uint64_t now_ms)
       policy_(options_.restart),
       step_seen_(options_.step_committed),
       advanced_ms_(now_ms) {
-  chairs_[Seat{Role::kHostStore, 0}].since_ms = now_ms;
+  records_[Seat{Role::kHostStore, 0}].since_ms = now_ms;
   for (uint32_t r = 0; r < options_.world_size; ++r) {
-    Chair& actor = chairs_[Seat{Role::kGpuActor, r}];
+    SeatRecord& actor = records_[Seat{Role::kGpuActor, r}];
     actor.since_ms = now_ms;
     if (r < options_.last_incarnation.size() && options_.last_incarnation[r] != 0) {
       // The job's lock is ours, so every process of an earlier run is gone: the store may hear it.
       actor.life = options_.last_incarnation[r];
       reaped_[r].insert(actor.life);
     }
-    if (options_.trainers) chairs_[Seat{Role::kTrainer, r}].since_ms = now_ms;
+    if (options_.trainers) records_[Seat{Role::kTrainer, r}].since_ms = now_ms;
   }
 }
 
-void SupervisorCore::set_state(Chair& chair, SeatState state, uint64_t now_ms) {
-  chair.state = state;
-  chair.since_ms = now_ms;
+void SupervisorCore::set_state(SeatRecord& record, SeatState state, uint64_t now_ms) {
+  record.state = state;
+  record.since_ms = now_ms;
 }
 
 void SupervisorCore::note(const std::string& text) {
@@ -59,18 +59,18 @@ void SupervisorCore::tell_all_facts() {
 }
 
 void SupervisorCore::spawn(Seat seat, uint64_t now_ms) {
-  Chair& chair = chairs_.at(seat);
-  chair.life += 1;
-  chair.cause = DeathCause::kOwn;
-  bodies_[{seat, chair.life}] = Body{};
+  SeatRecord& record = records_.at(seat);
+  record.life += 1;
+  record.cause = DeathCause::kOwn;
+  bodies_[{seat, record.life}] = Body{};
   // A trainer has no sign of life of its own: its step requests are its actor's business.
-  set_state(chair, seat.role == Role::kTrainer ? SeatState::kRunning : SeatState::kStarting,
+  set_state(record, seat.role == Role::kTrainer ? SeatState::kRunning : SeatState::kStarting,
             now_ms);
   // The store hears of an incarnation before that can say hello.
   if (seat.role == Role::kGpuActor) {
-    say({.kind = Action::Kind::kTellStarted, .seat = seat, .life = chair.life});
+    say({.kind = Action::Kind::kTellStarted, .seat = seat, .life = record.life});
   }
-  say({.kind = Action::Kind::kSpawn, .seat = seat, .life = chair.life});
+  say({.kind = Action::Kind::kSpawn, .seat = seat, .life = record.life});
   // A restarted store has forgotten everything that it was ever told.
   if (seat.role == Role::kHostStore) tell_all_facts();
 }
@@ -80,23 +80,23 @@ void SupervisorCore::kill(Seat seat, uint64_t life, DeathCause cause, const std:
   if (found == bodies_.end() || found->second.kill_sent) return;
   found->second.kill_sent = true;
   found->second.cause = cause;
-  Chair& chair = chairs_.at(seat);
-  if (chair.life == life) {
-    chair.cause = cause;
-    if (chair.state == SeatState::kStarting || chair.state == SeatState::kRunning) {
-      chair.state = SeatState::kDying;
+  SeatRecord& record = records_.at(seat);
+  if (record.life == life) {
+    record.cause = cause;
+    if (record.state == SeatState::kStarting || record.state == SeatState::kRunning) {
+      record.state = SeatState::kDying;
     }
   }
   say({.kind = Action::Kind::kKill, .seat = seat, .life = life, .cause = cause, .text = why});
 }
 
 bool SupervisorCore::kill_on_purpose(Seat seat, DeathCause cause, uint64_t) {
-  const auto found = chairs_.find(seat);
-  if (found == chairs_.end() || stopping()) return false;
-  const Chair& chair = found->second;
-  const auto body = bodies_.find({seat, chair.life});
+  const auto found = records_.find(seat);
+  if (found == records_.end() || stopping()) return false;
+  const SeatRecord& record = found->second;
+  const auto body = bodies_.find({seat, record.life});
   if (body == bodies_.end() || !body->second.lifeline_open || body->second.kill_sent) return false;
-  kill(seat, chair.life, cause, name_of(cause));
+  kill(seat, record.life, cause, name_of(cause));
   return true;
 }
 
@@ -108,9 +108,9 @@ void SupervisorCore::lifeline_closed(Seat seat, uint64_t life, uint64_t now_ms) 
   if (seat.role == Role::kGpuActor) {
     say({.kind = Action::Kind::kTellLost, .seat = seat, .life = life});
   }
-  Chair& chair = chairs_.at(seat);
-  if (chair.life != life) return;
-  chair.state = SeatState::kDying;
+  SeatRecord& record = records_.at(seat);
+  if (record.life != life) return;
+  record.state = SeatState::kDying;
   // The store fences an actor's old life, so its successor need not wait for the zombie.
   if (seat.role == Role::kGpuActor) vacate(seat, now_ms);
 }
@@ -126,10 +126,10 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
     reaped_[seat.rank].insert(life);
     say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
   }
-  Chair& chair = chairs_.at(seat);
+  SeatRecord& record = records_.at(seat);
   const std::string last = text_of(seat) + " ended with " + text_of(info);
   if (fatal && !stopping()) {
-    set_state(chair, SeatState::kEnded, now_ms);
+    set_state(record, SeatState::kEnded, now_ms);
     last_dead_ = {seat, life};
     ending_exit_ = info;
     stop(Ending::kFatalExit, last + (last_words.empty() ? "" : ": " + last_words), now_ms);
@@ -140,10 +140,10 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
     ending_text_ += "; " + last;
     ending_exit_ = info;
   }
-  if (chair.life != life || (seat.role == Role::kGpuActor && !was_open)) return;
-  chair.ended_well = info.clean() && chair.cause == DeathCause::kOwn;
-  if (seat.role == Role::kTrainer && chair.ended_well) {
-    set_state(chair, SeatState::kEnded, now_ms);
+  if (record.life != life || (seat.role == Role::kGpuActor && !was_open)) return;
+  record.ended_well = info.clean() && record.cause == DeathCause::kOwn;
+  if (seat.role == Role::kTrainer && record.ended_well) {
+    set_state(record, SeatState::kEnded, now_ms);
     return;
   }
   exit_at_hand_ = last;
@@ -153,17 +153,17 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
 }
 
 void SupervisorCore::vacate(Seat seat, uint64_t now_ms) {
-  Chair& chair = chairs_.at(seat);
+  SeatRecord& record = records_.at(seat);
   if (stopping()) {
-    set_state(chair, SeatState::kEnded, now_ms);
+    set_state(record, SeatState::kEnded, now_ms);
     return;
   }
-  const DeathCause cause = chair.cause;
-  set_state(chair, SeatState::kBackoff, now_ms);
-  say({.kind = Action::Kind::kDied, .seat = seat, .life = chair.life, .cause = cause});
+  const DeathCause cause = record.cause;
+  set_state(record, SeatState::kBackoff, now_ms);
+  say({.kind = Action::Kind::kDied, .seat = seat, .life = record.life, .cause = cause});
   if (seat.role == Role::kHostStore) {
     // Every actor has to say hello again; its time to do so starts when the new store is up.
-    for (auto& [other, theirs] : chairs_) {
+    for (auto& [other, theirs] : records_) {
       if (other.role == Role::kGpuActor && theirs.state == SeatState::kRunning) {
         set_state(theirs, SeatState::kStarting, now_ms);
       }
@@ -174,20 +174,20 @@ void SupervisorCore::vacate(Seat seat, uint64_t now_ms) {
 }
 
 void SupervisorCore::count_death(Seat seat, DeathCause cause, uint64_t now_ms) {
-  Chair& chair = chairs_.at(seat);
+  SeatRecord& record = records_.at(seat);
   if (cause == DeathCause::kRehearsal || cause == DeathCause::kRequested) {
-    chair.due_ms = now_ms;
+    record.due_ms = now_ms;
     return;
   }
   const bool go_on = policy_.note_death(seat, now_ms);
-  chair.due_ms = now_ms + policy_.backoff_ms(seat, now_ms);
+  record.due_ms = now_ms + policy_.backoff_ms(seat, now_ms);
   if (go_on) return;
   std::string text =
       format("%u restarts within %llu ms, one more than restart.intensity allows",
              policy_.recent(now_ms), static_cast<unsigned long long>(options_.restart.period_ms));
   text += "; the last to die was " + text_of(seat) + " (" + name_of(cause) + ")";
   if (!exit_at_hand_.empty()) text += "; " + exit_at_hand_;
-  last_dead_ = {seat, chair.life};
+  last_dead_ = {seat, record.life};
   stop(Ending::kRestartIntensity, text, now_ms);
 }
 
@@ -220,11 +220,11 @@ void SupervisorCore::store_answered(const StoreFacts& facts, uint64_t now_ms) {
   if (went_back(facts, now_ms)) return;
   facts_ = facts;
   answered_ms_ = now_ms;
-  Chair& chair = store();
-  if (chair.state == SeatState::kStarting) {
-    set_state(chair, SeatState::kRunning, now_ms);
+  SeatRecord& record = store();
+  if (record.state == SeatState::kStarting) {
+    set_state(record, SeatState::kRunning, now_ms);
     store_was_up_ = true;
-    for (auto& [seat, theirs] : chairs_) {
+    for (auto& [seat, theirs] : records_) {
       if (seat.role == Role::kGpuActor && theirs.state == SeatState::kStarting) {
         theirs.since_ms = now_ms;
       }
@@ -232,7 +232,7 @@ void SupervisorCore::store_answered(const StoreFacts& facts, uint64_t now_ms) {
   }
   bool all = facts.ranks.size() >= options_.world_size;
   for (uint32_t r = 0; r < options_.world_size && r < facts.ranks.size(); ++r) {
-    Chair& actor = chairs_.at(Seat{Role::kGpuActor, r});
+    SeatRecord& actor = records_.at(Seat{Role::kGpuActor, r});
     const bool attached = actor.life != 0 && facts.ranks[r].incarnation == actor.life;
     if (attached) actor.attached_life = actor.life;
     if (attached && actor.state == SeatState::kStarting) {
@@ -258,26 +258,26 @@ bool SupervisorCore::may_start(Seat seat) const {
 }
 
 void SupervisorCore::start_what_is_due(uint64_t now_ms) {
-  for (auto& [seat, chair] : chairs_) {
+  for (auto& [seat, record] : records_) {
     if (stopping()) return;
-    const bool due = chair.state == SeatState::kWaiting ||
-                     (chair.state == SeatState::kBackoff && chair.due_ms <= now_ms);
+    const bool due = record.state == SeatState::kWaiting ||
+                     (record.state == SeatState::kBackoff && record.due_ms <= now_ms);
     if (due && may_start(seat)) spawn(seat, now_ms);
   }
 }
 
 void SupervisorCore::check_timeouts(uint64_t now_ms) {
-  for (auto& [seat, chair] : chairs_) {
-    if (chair.state != SeatState::kStarting) continue;
+  for (auto& [seat, record] : records_) {
+    if (record.state != SeatState::kStarting) continue;
     const bool is_store = seat.role == Role::kHostStore;
     // Without a store nobody can attach: that is the store's timeout, not the actor's.
     if (!is_store && store().state != SeatState::kRunning) continue;
     const uint64_t limit =
         is_store ? options_.store_start_timeout_ms : options_.restart.start_timeout_ms;
-    const uint64_t waited = now_ms - chair.since_ms;
+    const uint64_t waited = now_ms - record.since_ms;
     if (waited < limit) continue;
     const auto ms = static_cast<unsigned long long>(waited);
-    kill(seat, chair.life, DeathCause::kStartTimeout,
+    kill(seat, record.life, DeathCause::kStartTimeout,
          format("it did not come up within %llu ms", ms));
   }
 }
@@ -293,11 +293,11 @@ void SupervisorCore::check_heartbeats(uint64_t now_ms) {
   }
   for (uint32_t r = 0; r < options_.world_size && r < facts_.ranks.size(); ++r) {
     const Seat seat{Role::kGpuActor, r};
-    const Chair& chair = chairs_.at(seat);
+    const SeatRecord& record = records_.at(seat);
     const RankStatus& rank = facts_.ranks[r];
-    if (chair.state != SeatState::kRunning || rank.incarnation != chair.life) continue;
+    if (record.state != SeatState::kRunning || rank.incarnation != record.life) continue;
     if (rank.silent_ms < limit) continue;
-    kill(seat, chair.life, DeathCause::kHeartbeat,
+    kill(seat, record.life, DeathCause::kHeartbeat,
          format("it has been silent for %llu ms", static_cast<unsigned long long>(rank.silent_ms)));
   }
 }
@@ -309,13 +309,13 @@ void SupervisorCore::check_zombies(uint64_t now_ms) {
     if (now_ms - body.closed_ms >= kZombieKillMs) late.push_back(key);
   }
   for (const BodyKey& key : late) {
-    kill(key.first, key.second, chairs_.at(key.first).cause,
+    kill(key.first, key.second, records_.at(key.first).cause,
          "it is dead by its lifeline or death page but cannot be reaped");
   }
 }
 
 bool SupervisorCore::trainer_is_done(uint32_t rank) const {
-  const Chair& trainer = chairs_.at(Seat{Role::kTrainer, rank});
+  const SeatRecord& trainer = records_.at(Seat{Role::kTrainer, rank});
   return trainer.state == SeatState::kEnded && trainer.ended_well;
 }
 
@@ -369,7 +369,7 @@ void SupervisorCore::advance(uint64_t now_ms) {
   if (gap > kPauseMs) {
     answered_ms_ = std::min(answered_ms_ + gap, now_ms);
     for (RankStatus& rank : facts_.ranks) rank.silent_ms = 0;
-    for (auto& [seat, chair] : chairs_) chair.since_ms = std::min(chair.since_ms + gap, now_ms);
+    for (auto& [seat, record] : records_) record.since_ms = std::min(record.since_ms + gap, now_ms);
   }
   check_zombies(now_ms);
   if (mode_ == Mode::kRun) {

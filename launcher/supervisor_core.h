@@ -142,7 +142,7 @@ class SupervisorCore {
 
  private:
   enum class Mode { kRun, kStopTrainers, kStopStore, kSaveActors, kKillAll, kDone };
-  struct Chair {
+  struct SeatRecord {
     SeatState state = SeatState::kWaiting;
     uint64_t life = 0;
     uint64_t since_ms = 0;                // of the state
@@ -159,7 +159,7 @@ class SupervisorCore {
   };
   using BodyKey = std::pair<Seat, uint64_t>;
 
-  void set_state(Chair& chair, SeatState state, uint64_t now_ms);
+  void set_state(SeatRecord& record, SeatState state, uint64_t now_ms);
   void say(Action action) { actions_.push_back(std::move(action)); }
   void note(const std::string& text);
   void spawn(Seat seat, uint64_t now_ms);
@@ -184,12 +184,12 @@ class SupervisorCore {
   void note_late(const std::string& who, uint64_t waited_ms);
   void send_stop_store(uint64_t now_ms);
   bool any_body(Role role) const;
-  Chair& store() { return chairs_.at(Seat{Role::kHostStore, 0}); }
-  const Chair& store() const { return chairs_.at(Seat{Role::kHostStore, 0}); }
+  SeatRecord& store() { return records_.at(Seat{Role::kHostStore, 0}); }
+  const SeatRecord& store() const { return records_.at(Seat{Role::kHostStore, 0}); }
 
   CoreOptions options_;
   RestartPolicy policy_;
-  std::map<Seat, Chair> chairs_;
+  std::map<Seat, SeatRecord> records_;
   std::map<BodyKey, Body> bodies_;
   std::map<uint32_t, std::set<uint64_t>> reaped_;  // by rank: dead incarnations the store must know
   std::vector<Action> actions_;

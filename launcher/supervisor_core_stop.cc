@@ -25,9 +25,9 @@ void SupervisorCore::stop(Ending why, const std::string& text, uint64_t now_ms) 
   ending_text_ = text;
   mode_ = Mode::kStopTrainers;
   stop_deadline_ms_ = now_ms + options_.restart.stop_timeout_ms;
-  for (auto& [seat, chair] : chairs_) {
-    if (chair.state == SeatState::kWaiting || chair.state == SeatState::kBackoff) {
-      set_state(chair, SeatState::kEnded, now_ms);
+  for (auto& [seat, record] : records_) {
+    if (record.state == SeatState::kWaiting || record.state == SeatState::kBackoff) {
+      set_state(record, SeatState::kEnded, now_ms);
     }
   }
   for (const auto& [key, body] : bodies_) {
@@ -38,7 +38,7 @@ void SupervisorCore::stop(Ending why, const std::string& text, uint64_t now_ms) 
 
 void SupervisorCore::spawn_failed(Seat seat, uint64_t life, const Status& why, uint64_t now_ms) {
   if (bodies_.erase({seat, life}) == 0) return;
-  set_state(chairs_.at(seat), SeatState::kEnded, now_ms);
+  set_state(records_.at(seat), SeatState::kEnded, now_ms);
   if (seat.role == Role::kGpuActor) {
     reaped_[seat.rank].insert(life);
     say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
@@ -60,7 +60,7 @@ void SupervisorCore::send_stop_store(uint64_t now_ms) {
   bool everyone = true;
   for (uint32_t r = 0; r < options_.world_size; ++r) {
     const Seat seat{Role::kGpuActor, r};
-    everyone = everyone && bodies_.contains({seat, chairs_.at(seat).life});
+    everyone = everyone && bodies_.contains({seat, records_.at(seat).life});
   }
   const uint64_t ttl = everyone ? options_.restart.stop_timeout_ms : 1;
   say({.kind = Action::Kind::kStopStore, .seat = {Role::kHostStore, 0}, .ttl_ms = ttl});
@@ -89,7 +89,7 @@ void SupervisorCore::enter_save_actors(uint64_t now_ms) {
   stop_deadline_ms_ = now_ms + options_.restart.stop_timeout_ms;
   std::vector<BodyKey> useless;
   for (const auto& [key, body] : bodies_) {
-    if (key.first.role == Role::kGpuActor && chairs_.at(key.first).attached_life == key.second) {
+    if (key.first.role == Role::kGpuActor && records_.at(key.first).attached_life == key.second) {
       say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
     } else {
       useless.push_back(key);
@@ -177,19 +177,19 @@ void SupervisorCore::advance_stop(uint64_t now_ms) {
 }
 
 bool SupervisorCore::restart_is_due() const {
-  for (const auto& [seat, chair] : chairs_) {
-    if (chair.state == SeatState::kBackoff) return true;
+  for (const auto& [seat, record] : records_) {
+    if (record.state == SeatState::kBackoff) return true;
   }
   return false;
 }
 
-SeatState SupervisorCore::state(Seat seat) const { return chairs_.at(seat).state; }
+SeatState SupervisorCore::state(Seat seat) const { return records_.at(seat).state; }
 
-uint64_t SupervisorCore::life(Seat seat) const { return chairs_.at(seat).life; }
+uint64_t SupervisorCore::life(Seat seat) const { return records_.at(seat).life; }
 
 std::vector<Seat> SupervisorCore::seats() const {
   std::vector<Seat> out;
-  for (const auto& [seat, chair] : chairs_) out.push_back(seat);
+  for (const auto& [seat, record] : records_) out.push_back(seat);
   return out;
 }
 

@@ -37,19 +37,4 @@ Result<Segment> open_arena(const std::string& name, const ControlView& view, Ran
   return arena;
 }
 
-Result<std::vector<Segment>> open_arenas(const std::vector<std::string>& names,
-                                         const ControlView& view) {
-  if (names.size() != view.header().world_size) {
-    return Status{StatusCode::kInvalidArgument,
-                  format("%zu arena names for %u ranks", names.size(), view.header().world_size)};
-  }
-  std::vector<Segment> arenas;
-  for (uint32_t r = 0; r < names.size(); ++r) {
-    Result<Segment> arena = open_arena(names[r], view, Rank(r), Segment::Access::kReadOnly);
-    if (!arena.is_ok()) return arena.status();
-    arenas.push_back(std::move(arena).value());
-  }
-  return arenas;
-}
-
 }  // namespace optlease

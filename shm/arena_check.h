@@ -1,9 +1,7 @@
 // Opens a rank's arena and ties it to its control segment. Used by the store, the lessee and tools.
 #pragma once
 
-#include <span>
 #include <string>
-#include <vector>
 
 #include "shm/contract/ids.h"
 #include "shm/contract/status.h"
@@ -16,9 +14,5 @@ namespace optlease {
 // segment says.
 Result<Segment> open_arena(const std::string& name, const ControlView& view, Rank rank,
                            Segment::Access access);
-
-// All arenas of a job, read-only, by rank.
-Result<std::vector<Segment>> open_arenas(const std::vector<std::string>& names,
-                                         const ControlView& view);
 
 }  // namespace optlease

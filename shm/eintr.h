@@ -1,4 +1,4 @@
-// Repeats a system call that a signal interrupted. Used by everything in shm; nothing else here.
+// Repeats a system call that a signal interrupted. Header only.
 #pragma once
 
 #include <errno.h>

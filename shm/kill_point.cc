@@ -5,18 +5,20 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <new>
 #include <string>
+#include <string_view>
 
 namespace optlease {
 namespace {
 
-constexpr const char* kStopPrefix = "stop:";
+constexpr std::string_view kStopPrefix = "stop:";
+constexpr std::string_view kThrowPrefix = "throw:";
 
 struct KillPoint {
   std::string name;
   uint64_t occurrence = 0;
-  int signal = SIGKILL;
+  int signal = SIGKILL;  // 0: throws
   std::atomic<uint64_t> visits{0};
 };
 
@@ -32,9 +34,13 @@ bool parse_into(const char* specification, KillPoint* point) {
   point->signal = SIGKILL;
   point->visits.store(0);
   if (specification == nullptr || *specification == '\0') return false;
-  if (std::strncmp(specification, kStopPrefix, std::strlen(kStopPrefix)) == 0) {
-    specification += std::strlen(kStopPrefix);
+  const std::string_view given(specification);
+  if (given.starts_with(kStopPrefix)) {
+    specification += kStopPrefix.size();
     point->signal = SIGSTOP;
+  } else if (given.starts_with(kThrowPrefix)) {
+    specification += kThrowPrefix.size();
+    point->signal = 0;
   }
   const char* colon = std::strrchr(specification, ':');
   if (colon == nullptr) {
@@ -67,6 +73,7 @@ void visit_kill_point(const char* name) {
   KillPoint& point = armed_point();
   if (point.name != name) return;
   if (point.visits.fetch_add(1) + 1 != point.occurrence) return;
+  if (point.signal == 0) throw std::bad_alloc();
   ::kill(::getpid(), point.signal);
   // The signal is delivered before kill returns to its own process; nothing runs past a SIGKILL.
   if (point.signal == SIGKILL) std::abort();

@@ -197,6 +197,4 @@ uint64_t Vault::held_bytes() const {
   return bytes;
 }
 
-void Vault::forget_all() { held_.clear(); }
-
 }  // namespace optlease

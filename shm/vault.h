@@ -41,8 +41,6 @@ class Vault {
   uint64_t held_bytes() const;
   uint32_t peer_count() const { return static_cast<uint32_t>(peers_.size()); }
   uint64_t refusals() const { return refusals_; }
-  // Closes every fd held: at the end of the job its memory is free once nobody maps it.
-  void forget_all();
 
  private:
   struct Held {

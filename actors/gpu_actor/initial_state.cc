@@ -62,11 +62,6 @@ void fill_seeded(const JobPlan& plan, uint32_t space, size_t tensor, uint64_t fi
 
 }  // namespace
 
-Status validate_model_source(const JobPlan& plan) {
-  const Result<InitialState> state = InitialState::open(plan);
-  return state.status();
-}
-
 Result<InitialState> InitialState::open(const JobPlan& plan) {
   InitialState state(plan);
   if (plan.model.source.empty()) {

@@ -13,14 +13,12 @@
 
 namespace optlease {
 
-// Every tensor of the plan is in its model source with the right shape and a dtype that can be
-// converted; or the source is seeded and its table has one entry a tensor. Names file and tensor.
-Status validate_model_source(const JobPlan& plan);
-
 // Thread-safe once opened.
 class InitialState {
  public:
-  // Opens the model source, if there is one. REQUIRES: `plan` outlives the result.
+  // Opens the model source, if there is one: every tensor of the plan is in it, with the right
+  // shape and a dtype that can be converted. A seeded table has one entry a tensor. Errors name
+  // file and tensor. REQUIRES: `plan` outlives the result.
   static Result<InitialState> open(const JobPlan& plan);
 
   // The main weights of `range` of `space` into main[0 .. range.size()).

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/tensor_files/safetensors.h"
+#include "shm/eintr.h"
 
 namespace optlease {
 namespace {
@@ -97,7 +98,9 @@ Status sync_directory_of(const std::string& path) {
                                                            : path.substr(0, slash);
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return io_error(directory, "cannot open the directory to sync it");
-  Status status = ::fsync(fd) == 0 ? Status::ok() : io_error(directory, "cannot sync");
+  Status status = retry_eintr([&] { return ::fsync(fd); }) == 0
+                      ? Status::ok()
+                      : io_error(directory, "cannot sync");
   ::close(fd);
   return status;
 }
@@ -170,7 +173,7 @@ Status SafetensorsWriter::finish() {
                   format("%s: %llu of %llu data bytes were appended", path_.c_str(),
                          static_cast<unsigned long long>(written_),
                          static_cast<unsigned long long>(data_bytes_)));
-  if (::fsync(fd_) != 0) return io_error(temporary_, "cannot sync");
+  if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return io_error(temporary_, "cannot sync");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return io_error(path_, "cannot rename to");
   temporary_.clear();
   ::close(fd_);

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "shm/eintr.h"
+
 namespace optlease {
 
 namespace {
@@ -87,8 +89,8 @@ Status LossLog::add_missing(int64_t last_step, const std::vector<double>& losses
   if (!tail) return tail.status();
   const std::string_view read = tail.value();
   const size_t whole = read.rfind('\n') + 1;  // npos + 1 is 0: no whole line
-  if (whole != read.size() &&
-      ::ftruncate(*fd_, size - static_cast<off_t>(read.size() - whole)) != 0)
+  const off_t kept = size - static_cast<off_t>(read.size() - whole);
+  if (whole != read.size() && retry_eintr([&] { return ::ftruncate(*fd_, kept); }) != 0)
     return io_error("cut off half a line", path_);
   const int64_t oldest = last_step - static_cast<int64_t>(losses.size()) + 1;
   for (int64_t step = std::max(oldest, last_step_in(read.substr(0, whole)) + 1); step <= last_step;

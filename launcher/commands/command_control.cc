@@ -94,25 +94,30 @@ class Laggards {
       const bool stopped = is_stopped(pid);
       if (!stopped && silent_ms < kSilentMs) continue;
       const std::string rank = role == "host_store" ? "" : format(" %u", process.value("rank", 0u));
-      last_ += (last_.empty() ? "" : ", ") + role + rank + format(" (pid %d)", pid);
+      const std::string who = role + rank + format(" (pid %d)", pid);
+      last_ += (last_.empty() ? "" : ", ") + who;
       if (!named_.insert(pid).second) continue;
+      ever_ += (ever_.empty() ? "" : ", ") + who;
       const std::string why =
           stopped
               ? format("is stopped by a signal or a debugger (`kill -CONT %d` lets it go on)", pid)
               : format("has not answered for %.1f s", static_cast<double>(silent_ms) / 1000);
       std::fprintf(stderr,
-                   "optlease stop: %s%s (pid %d) %s; the launcher was told to stop, and kills it "
-                   "where it does not end within twice restart.stop_timeout_s\n",
-                   role.c_str(), rank.c_str(), pid, why.c_str());
+                   "optlease stop: %s %s; the launcher was told to stop, and kills it where it "
+                   "does not end within twice restart.stop_timeout_s\n",
+                   who.c_str(), why.c_str());
     }
   }
   // Those of the last look; empty: none.
   const std::string& last() const { return last_; }
+  // Those of any look, whatever became of them.
+  const std::string& ever() const { return ever_; }
 
  private:
   static constexpr uint64_t kSilentMs = 2000;
   std::set<int> named_;
   std::string last_;
+  std::string ever_;
 };
 
 // What the launcher says now of the stopping job; where it says nothing, what was known before.
@@ -127,7 +132,7 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
 
 void say_stopped(const RunDirectory& run, const Laggards& laggards) {
   // Whether it was killed or came to its end the launcher knows, and says where it runs.
-  const std::string late = laggards.last().empty() ? "" : "; late to end was " + laggards.last();
+  const std::string late = laggards.ever().empty() ? "" : "; late to end was " + laggards.ever();
   const char* state = Segment::exists(run.control_segment()) ? "its state is kept in shared memory"
                                                              : "its state was removed";
   std::printf("job %s is stopped; %s%s\n", run.job_name().c_str(), state, late.c_str());

@@ -113,7 +113,10 @@ struct FakeJob::Impl {
       std::vector<bool> ready;
       must(poll_sockets(set, 5, &ready));
       const std::lock_guard lock(mutex);
-      if (forget_buffers.exchange(false)) vault->forget_all();
+      if (forget_buffers.exchange(false)) {
+        vault.reset();  // its socket file goes with it
+        vault = std::make_unique<Vault>(must(Vault::listen(directory.vault_socket())));
+      }
       vault->serve(static_cast<uint64_t>(now_ms()));
       Message message;
       while (router && router->receive(&message))

@@ -202,24 +202,24 @@ TEST(InitialState, RefusesModelsThatDoNotFitBeforeAnythingStarts) {
     JobPlan plan = plan_of();
     plan.model.source =
         put(folder / "m.safetensors", craft(header, file.substr(file.size() - 6530)));
-    const Status status = validate_model_source(plan);
+    const Status status = InitialState::open(plan).status();
     EXPECT_EQ(status.code(), one.code) << status.text();
     EXPECT_NE(status.message().find("m.safetensors"), std::string::npos) << status.text();
     EXPECT_NE(status.message().find(one.words), std::string::npos) << status.text();
   }
   JobPlan plan = plan_of();
   plan.model.source = folder / "gone.safetensors";
-  EXPECT_EQ(validate_model_source(plan).code(), StatusCode::kNotFound);
+  EXPECT_EQ(InitialState::open(plan).status().code(), StatusCode::kNotFound);
 }
 
 TEST(InitialState, RefusesSeedsThatDoNotFitTheTensors) {
   JobPlan plan = plan_of();
-  EXPECT_TRUE(validate_model_source(plan).is_ok());
+  EXPECT_TRUE(InitialState::open(plan).status().is_ok());
   plan.model.init[1].pop_back();
-  EXPECT_EQ(validate_model_source(plan).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(InitialState::open(plan).status().code(), StatusCode::kInvalidArgument);
   plan = plan_of();
   plan.model.init[0][0].std_dev = NAN;
-  EXPECT_EQ(validate_model_source(plan).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(InitialState::open(plan).status().code(), StatusCode::kInvalidArgument);
 }
 
 std::vector<std::byte> filled(GradientFiller* filler, const JobPlan& plan, Step step,

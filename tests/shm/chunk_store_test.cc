@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "shm/arena_check.h"
 #include "shm/chunk_window.h"
 #include "shm/control_check.h"
 #include "tests/shm/test_support.h"

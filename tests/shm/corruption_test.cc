@@ -6,7 +6,6 @@
 #include <cstring>
 #include <random>
 
-#include "shm/arena_check.h"
 #include "shm/chunk_store.h"
 #include "shm/control_check.h"
 #include "shm/digest.h"
@@ -49,7 +48,7 @@ class CorruptionTest : public testing::Test {
     Result<Segment> control = Segment::open(segments_.control, Segment::Access::kReadOnly);
     ASSERT_TRUE(control.is_ok());
     good_.assign(static_cast<const char*>(control.value().data()), control.value().bytes());
-    arenas_ = std::move(open_arenas(segments_.arenas, store.value().view())).value();
+    arenas_ = open_arenas(segments_, store.value().view());
     tables_end_ = store.value().view().header().blobs_offset;
   }
 

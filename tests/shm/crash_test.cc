@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "shm/arena_check.h"
 #include "shm/chunk_store.h"
 #include "shm/kill_point.h"
 #include "tests/shm/test_support.h"
@@ -42,9 +41,8 @@ class CrashTest : public testing::Test {
   }
   // Every committed chunk sums to its entry and holds exactly the values of its version.
   void expect_whole(const ChunkStore& store) {
-    Result<std::vector<Segment>> arenas = open_arenas(segments_.arenas, store.view());
-    ASSERT_TRUE(arenas.is_ok());
-    const std::vector<ArenaView> views = arena_views(arenas.value());
+    const std::vector<Segment> arenas = open_arenas(segments_, store.view());
+    const std::vector<ArenaView> views = arena_views(arenas);
     for (uint32_t r = 0; r < plan_.world_size; ++r) {
       for (uint32_t c = 0; c < store.view().chunks(Rank(r)).size(); ++c) {
         const Status sums = verify_chunk(store.view(), views, Rank(r), ChunkIndex(c), sum_words);

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "shm/arena_check.h"
 #include "shm/chunk_store.h"
 #include "tests/shm/test_support.h"
 
@@ -24,7 +23,7 @@ class DigestTest : public testing::Test {
     OPTLEASE_CHECK(store.is_ok(), "%s", store.status().text().c_str());
     store_ = std::make_unique<ChunkStore>(std::move(store).value());
     for (Step s = 0; s <= step; ++s) write_step(store_.get(), segments_, s);
-    arenas_ = std::move(open_arenas(segments_.arenas, store_->view())).value();
+    arenas_ = open_arenas(segments_, store_->view());
   }
   Result<StateDigest> try_digest(ChecksumWords checksum = sum_words) {
     return digest_state(store_->view(), arena_views(arenas_), checksum);

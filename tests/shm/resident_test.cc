@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 
-#include "shm/arena_check.h"
 #include "shm/contract/remainder.h"
 #include "shm/digest.h"
 #include "shm/kill_point.h"
@@ -37,7 +36,7 @@ class ResidentTest : public testing::Test {
       for (uint32_t c = 0; c < store_->view().chunks(Rank(r)).size(); ++c) write(Rank(r), c);
     }
     store_->set_step_committed(kStep);
-    arenas_ = std::move(open_arenas(segments_.arenas, store_->view())).value();
+    arenas_ = open_arenas(segments_, store_->view());
     readers_ = std::move(open_residents(resident_names_, store_->view())).value();
   }
   static SpaceSpec space() {

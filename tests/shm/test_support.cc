@@ -96,6 +96,16 @@ int finish(pid_t child) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+std::vector<Segment> open_arenas(const SegmentNames& names, const ControlView& view) {
+  std::vector<Segment> arenas;
+  for (uint32_t r = 0; r < names.arenas.size(); ++r) {
+    Result<Segment> arena = open_arena(names.arenas[r], view, Rank(r), Segment::Access::kReadOnly);
+    OPTLEASE_CHECK(arena.is_ok(), "%s", arena.status().text().c_str());
+    arenas.push_back(std::move(arena).value());
+  }
+  return arenas;
+}
+
 int run_in_child(const std::function<int()>& body) { return finish(start_child(body)); }
 
 uint64_t sum_words(const void* words, uint64_t count, uint64_t first_word) {

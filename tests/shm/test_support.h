@@ -43,6 +43,9 @@ class Names {
   std::string run_root_;
 };
 
+// All arenas of a job, read-only, by rank; or the test fails.
+std::vector<Segment> open_arenas(const SegmentNames& names, const ControlView& view);
+
 // How a forked child ended: exit code, or -signal.
 int run_in_child(const std::function<int()>& body);
 // Starts a child; finish() waits for it.

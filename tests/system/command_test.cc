@@ -82,6 +82,9 @@ TEST_F(LiveJob, AToolThatDiesInItsHoldStopsTheJobOnlyForAWhile) {
     EXPECT_EQ(killed.signal, SIGKILL) << "it took no hold: " << killed.output;
   }
   unsetenv("OPTLEASE_KILL_POINT");
+  // The launcher's answer is as old as its last question to the store: not before it has asked
+  // again does it tell where the job stands still.
+  poll(nullptr, 0, 1000);
   const int64_t step = job.status()["step_committed"].get<int64_t>();
   poll(nullptr, 0, 1000);
   EXPECT_EQ(job.status()["step_committed"], step) << "nothing was held";
