@@ -27,6 +27,8 @@ RankReport rank_report(uint32_t rank, uint64_t life, const RankLives& lives) {
   out.staging_known = lives.staging_known;
   out.staging_peak_bytes = lives.staging_peak_bytes;
   out.staging_budget_bytes = lives.staging_budget_bytes;
+  out.bytes_bounced = lives.bytes_bounced;
+  out.pin_refused_bytes = lives.pin_refused_bytes;
   out.leases_deferred = lives.leases_deferred;
   out.credit_wait_seconds = lives.credit_wait_seconds;
   out.telemetry_heard = lives.last.has_value();

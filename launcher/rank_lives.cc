@@ -8,6 +8,8 @@ namespace {
 void add(const LifeTotals& life, RankLives* rank) {
   rank->bytes_h2d += life.bytes_h2d;
   rank->bytes_d2h += life.bytes_d2h;
+  rank->bytes_bounced += life.bytes_bounced;
+  rank->pin_refused_bytes = life.pin_refused_bytes;
   rank->leases_deferred += life.leases_deferred;
   rank->credit_wait_seconds += life.credit_wait_seconds;
   if (life.staging_known) {
@@ -25,6 +27,8 @@ LifeTotals totals_of(const ActorTelemetry& told) {
   LifeTotals life;
   life.bytes_h2d = told.h2d_bytes_total;
   life.bytes_d2h = told.d2h_bytes_total;
+  life.bytes_bounced = told.bounced_bytes_total;
+  life.pin_refused_bytes = told.pin_refused_bytes;
   life.leases_deferred = told.leases_deferred_total;
   life.credit_wait_seconds = told.credit_wait_seconds_total;
   life.staging_known = true;

@@ -19,7 +19,9 @@ using LivesHeard = std::map<uint64_t, ActorTelemetry>;  // by incarnation: the l
 struct RankLives {
   uint64_t bytes_h2d = 0;
   uint64_t bytes_d2h = 0;
-  bool bytes_are_exact = true;  // false: a life had no page, and its last answer was taken
+  bool bytes_are_exact = true;     // false: a life had no page, and its last answer was taken
+  uint64_t bytes_bounced = 0;      // of both: not pinned, copied twice
+  uint64_t pin_refused_bytes = 0;  // of the last life
   uint64_t leases_deferred = 0;
   double credit_wait_seconds = 0;
   bool staging_known = false;

@@ -49,6 +49,8 @@ Json rank_json(const RankReport& rank) {
               {"bytes_h2d", rank.bytes_h2d},
               {"bytes_d2h", rank.bytes_d2h},
               {"bytes_are_exact", rank.bytes_are_exact},
+              {"bytes_bounced", rank.bytes_bounced},
+              {"pin_refused_bytes", rank.pin_refused_bytes},
               {"staging_peak_bytes", rank.staging_peak_bytes},
               {"staging_budget_bytes", rank.staging_budget_bytes},
               {"leases_deferred", rank.leases_deferred},

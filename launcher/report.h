@@ -30,8 +30,10 @@ struct RankReport {
   uint64_t incarnation = 0;
   uint64_t bytes_h2d = 0;  // over all lives of the rank's actor in this run
   uint64_t bytes_d2h = 0;
-  bool bytes_are_exact = true;  // false: of a life only its last answer was known
-  bool staging_known = false;   // false: no actor of the rank came as far as its staging
+  bool bytes_are_exact = true;     // false: of a life only its last answer was known
+  uint64_t bytes_bounced = 0;      // of both: not pinned, copied twice
+  uint64_t pin_refused_bytes = 0;  // of the last life's arena
+  bool staging_known = false;      // false: no actor of the rank came as far as its staging
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
   uint64_t leases_deferred = 0;  // they waited for credit

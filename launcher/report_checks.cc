@@ -48,6 +48,20 @@ ReportCheck staging_check(const RunReport& report) {
   return check;
 }
 
+// Slower by several times, and nothing else: no bit depends on it.
+ReportCheck pinned_check(const RunReport& report) {
+  ReportCheck check{"host_memory_pinned", true, "nothing that was to be pinned was refused", false};
+  for (const RankReport& rank : report.ranks) {
+    if (rank.pin_refused_bytes == 0) continue;
+    return {check.name, false,
+            format("rank %u: ", rank.rank) + bytes_text(rank.pin_refused_bytes) +
+                " could not be pinned, and copies of " + bytes_text(rank.bytes_bounced) +
+                " went through bounce buffers; the actor's log says why",
+            false};
+  }
+  return check;
+}
+
 ReportCheck memory_check(const RunReport& report) {
   const uint64_t real =
       report.real_shm_bytes + report.real_buffer_bytes + report.real_process_bytes;
@@ -124,10 +138,10 @@ ReportCheck restarts_check(const RunReport& report) {
 std::vector<ReportCheck> checks_of(const RunReport& report) {
   // Nothing was started, nothing measured: the others would pass or fail for no reason.
   if (report.ending == Ending::kNone) return {exit_check(report)};
-  return {exit_check(report),          steps_check(report),     digest_check(report),
-          staging_check(report),       memory_check(report),    clean_check(report),
-          run_directory_check(report), processes_check(report), rehearsals_check(report),
-          restarts_check(report)};
+  return {exit_check(report),       steps_check(report),         digest_check(report),
+          staging_check(report),    pinned_check(report),        memory_check(report),
+          clean_check(report),      run_directory_check(report), processes_check(report),
+          rehearsals_check(report), restarts_check(report)};
 }
 
 bool passed(const std::vector<ReportCheck>& checks) {

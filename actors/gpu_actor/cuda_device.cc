@@ -173,6 +173,11 @@ PinProgress CudaDevice::pinning() const {
   return arena_ == nullptr ? PinProgress{} : arena_->progress();
 }
 
+HostPins CudaDevice::host_pins() const {
+  const PinProgress now = pinning();
+  return {now.pinned_bytes, now.refused_bytes};
+}
+
 // True where the call succeeded; else the device has failed and does nothing more.
 bool CudaDevice::works(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return true;
@@ -215,6 +220,7 @@ void CudaDevice::copy_piece(StreamKind kind, char* destination, const char* sour
     return;
   }
   counters_.bounced_bytes += bytes;
+  count_bounce(bytes);
   works(in ? bounce_in_.copy_in(stream, host_calls_, destination, source, bytes)
            : bounce_out_.copy_out(stream, host_calls_, destination, source, bytes),
         "a copy through the bounce buffer");

@@ -56,6 +56,7 @@ class CudaDevice final : public Device {
 
   // How far pinning is; all zero before adopt_host_memory.
   PinProgress pinning() const;
+  HostPins host_pins() const override;
 
  private:
   struct Stream {

@@ -27,6 +27,12 @@ struct Ticket {
   uint64_t value = 0;
 };
 
+// What has become of the adopted memory so far; all zero where nothing is ever pinned.
+struct HostPins {
+  uint64_t pinned_bytes = 0;
+  uint64_t refused_bytes = 0;  // copies of them go through a bounce buffer
+};
+
 struct DeviceCounters {
   uint64_t bytes_in = 0;  // host to staging, completed or running
   uint64_t bytes_out = 0;
@@ -93,6 +99,7 @@ class Device {
   virtual int completion_fd() const = 0;
   virtual void drain_completions() = 0;
   virtual DeviceCounters counters() const = 0;
+  virtual HostPins host_pins() const { return {}; }
   // Now. Of the CPU device it is what stands for such memory: its staging. Up to a fraction of a
   // millisecond: not something to ask window by window.
   virtual DeviceMemoryUse memory_use() const = 0;
@@ -106,6 +113,10 @@ class Device {
   // What copy() begins with, where it copies anything.
   void count_copy(bool in, uint64_t bytes) {
     if (figures_ != nullptr) figures_->add_copy(in, bytes);
+  }
+  // Of these, what goes through a bounce buffer.
+  void count_bounce(uint64_t bytes) {
+    if (figures_ != nullptr) figures_->add_bounce(bytes);
   }
 
  private:

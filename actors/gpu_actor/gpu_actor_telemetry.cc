@@ -80,6 +80,7 @@ void GpuActor::publish_telemetry() {
   const int64_t now = now_ms();
   figures_->set_credit(pipeline_->counters().deferred, pipeline_->counters().credit_wait_seconds);
   if (publisher_->due(now)) {
+    figures_->set_pin_refused(device_->host_pins().refused_bytes);
     if (step_log_) step_log_->look_at_memory(*device_);
     publisher_->publish(telemetry(), now);
   }
@@ -121,6 +122,7 @@ ActorTelemetry GpuActor::telemetry() const {
   const PipelineCounters& pipeline = pipeline_->counters();
   t.h2d_bytes_total = device.bytes_in;
   t.d2h_bytes_total = device.bytes_out;
+  t.bounced_bytes_total = device.bounced_bytes;
   t.step_h2d_bytes_per_second = h2d_rate_;
   t.step_d2h_bytes_per_second = d2h_rate_;
   t.lease_wait_seconds_total = pipeline.lease_wait_seconds;
@@ -136,6 +138,9 @@ ActorTelemetry GpuActor::telemetry() const {
   t.staging_bytes = device_->staging_bytes();
   t.staging_peak_bytes = device_->staging_bytes();  // made once, never grown
   t.staging_budget_bytes = plan_.staging_budget_bytes(rank_);
+  const HostPins pins = device_->host_pins();
+  t.pinned_bytes = pins.pinned_bytes;
+  t.pin_refused_bytes = pins.refused_bytes;
   t.resident_bytes = arena_.resident_slot_bytes * arena_.slot_count;
   const ProcessMemory memory = own_memory();
   t.rss_bytes = memory.rss_bytes;

@@ -26,6 +26,7 @@ struct PinLimits {
   uint64_t first_piece_bytes = 64ull << 20;  // a piece that holds slots wanted at once
   uint64_t first_bytes = 512ull << 20;       // how far down the order slots are wanted at once
   uint64_t piece_bytes = 256ull << 20;       // any other; never more
+  int64_t again_ms = 2000;                   // after which what was refused is tried once more
 };
 
 // What plan_pins() takes for slots. Slots that are larger than a piece may be are cut: a unit is

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "actors/gpu_actor/cuda_status.h"
 #include "actors/runtime/clock.h"
@@ -13,6 +14,7 @@
 namespace optlease {
 namespace {
 
+constexpr int64_t kStopLookMs = 10;
 constexpr size_t kThreads = 4;  // more gain nothing: the driver's own lock is then the limit
 
 // Maps the pages, so that registration finds them. Never writes: others may own the bytes now.
@@ -32,7 +34,7 @@ void populate(char* base, uint64_t bytes) {
 }  // namespace
 
 PinnedArena::PinnedArena(const HostMemory& memory, int device, const PinLimits& limits)
-    : base_(memory.base), device_(device), started_us_(now_us()) {
+    : base_(memory.base), device_(device), again_ms_(limits.again_ms), started_us_(now_us()) {
   const PinUnits units = pin_units(memory, limits);
   unit_bytes_ = units.bytes;
   piece_of_unit_.resize(units.count);
@@ -61,14 +63,16 @@ PinnedArena::~PinnedArena() {
 
 void PinnedArena::run() {
   const cudaError_t current = cudaSetDevice(device_);
+  std::vector<Piece*> refused;
   while (!stopping_) {
     const size_t mine = next_.fetch_add(1);
-    if (mine >= pieces_.size()) return;
+    if (mine >= pieces_.size()) break;
+    Piece& piece = pieces_[mine];
     // On another GPU than its own a registration would cost that one memory and serve nobody.
-    if (current == cudaSuccess) {
-      pin(pieces_[mine]);
-    } else {
-      refuse(pieces_[mine], current, "cudaSetDevice for the pinning");
+    if (current != cudaSuccess) {
+      refuse(piece, current, "cudaSetDevice for the pinning");
+    } else if (!pin(piece)) {
+      refused.push_back(&piece);
     }
     if (finished_.fetch_add(1) + 1 != pieces_.size()) continue;
     const PinProgress now = progress();
@@ -77,16 +81,35 @@ void PinnedArena::run() {
              static_cast<unsigned long long>(now.pinned_bytes + now.refused_bytes),
              static_cast<long long>((now_us() - started_us_) / 1000), pieces_.size());
   }
+  try_again(refused);
 }
 
-void PinnedArena::pin(Piece& piece) {
+void PinnedArena::try_again(const std::vector<Piece*>& refused) {
+  if (refused.empty()) return;
+  const Deadline then = Deadline::after_ms(again_ms_);
+  while (!then.passed()) {
+    if (stopping_) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(then.remaining_ms(kStopLookMs)));
+  }
+  uint64_t bytes = 0;
+  for (Piece* piece : refused) {
+    if (stopping_) return;
+    if (pin(*piece)) bytes += piece->bytes;
+  }
+  if (bytes == 0) return;
+  log_warn("%llu bytes that were refused at first are pinned now",
+           static_cast<unsigned long long>(bytes));
+}
+
+bool PinnedArena::pin(Piece& piece) {
   populate(piece.base, piece.bytes);
   const cudaError_t error = cudaHostRegister(piece.base, piece.bytes, cudaHostRegisterDefault);
   if (error == cudaSuccess) {
     piece.state.store(State::kPinned, std::memory_order_release);
-    return;
+    return true;
   }
   refuse(piece, error, "cudaHostRegister");
+  return false;
 }
 
 void PinnedArena::refuse(Piece& piece, cudaError_t error, const char* call) {

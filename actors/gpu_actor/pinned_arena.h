@@ -1,8 +1,10 @@
 // Pins a rank's arena for DMA, piece by piece, in the background: pages are populated and pieces
 // registered by a few threads in the order in which they will be wanted, so that the first windows
 // can be copied at once. Whoever copies asks first whether the range is pinned; a piece that is not
-// yet, or cannot be, goes through a bounce buffer instead. Used by the CUDA device. All methods are
-// for its one thread; the threads in here touch nothing but the pieces' states.
+// yet, or cannot be, goes through a bounce buffer instead. What is refused is tried once more a
+// little later: a predecessor in its teardown may hold what its user may pin. Used by the CUDA
+// device. All methods are for its one thread; the threads in here touch nothing but the pieces'
+// states.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +24,7 @@ namespace optlease {
 
 struct PinProgress {
   uint64_t pinned_bytes = 0;
-  uint64_t refused_bytes = 0;  // stay as they are
+  uint64_t refused_bytes = 0;  // as they are now
   uint64_t waiting_bytes = 0;
   std::string first_refusal;  // in words; empty where there was none
 };
@@ -52,7 +54,8 @@ class PinnedArena {
   };
 
   void run();
-  void pin(Piece& piece);
+  void try_again(const std::vector<Piece*>& refused);
+  bool pin(Piece& piece);
   void refuse(Piece& piece, cudaError_t error, const char* call);
   const Piece* piece_at(const void* address) const;
 
@@ -60,6 +63,7 @@ class PinnedArena {
   char* base_;
   uint64_t unit_bytes_ = 0;  // of the plan: a slot, or a part of one
   int device_;
+  int64_t again_ms_;
   int64_t started_us_;
   std::vector<Piece> pieces_;            // in pinning order
   std::vector<uint32_t> piece_of_unit_;  // index into pieces_

@@ -20,6 +20,8 @@ namespace optlease {
 struct LifeTotals {
   uint64_t bytes_h2d = 0;  // copies between host and device that were begun, to the last one
   uint64_t bytes_d2h = 0;
+  uint64_t bytes_bounced = 0;      // of both: memory that was not pinned, copied twice
+  uint64_t pin_refused_bytes = 0;  // of the rank's arena, last time it was looked at
   uint64_t leases_deferred = 0;    // they waited for credit
   double credit_wait_seconds = 0;  // of those
   uint64_t staging_bytes = 0;      // allocated once; 0: not yet, or the rank has no chunk
@@ -35,6 +37,10 @@ class LifeFigures {
   // Written by the actor alone.
   void add_copy(bool in, uint64_t bytes) {
     (in ? bytes_h2d_ : bytes_d2h_).fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void add_bounce(uint64_t bytes) { bytes_bounced_.fetch_add(bytes, std::memory_order_relaxed); }
+  void set_pin_refused(uint64_t bytes) {
+    pin_refused_bytes_.store(bytes, std::memory_order_relaxed);
   }
   void set_credit(uint64_t leases_deferred, double wait_seconds) {
     leases_deferred_.store(leases_deferred, std::memory_order_relaxed);
@@ -57,6 +63,8 @@ class LifeFigures {
     LifeTotals out;
     out.bytes_h2d = bytes_h2d_.load(std::memory_order_relaxed);
     out.bytes_d2h = bytes_d2h_.load(std::memory_order_relaxed);
+    out.bytes_bounced = bytes_bounced_.load(std::memory_order_relaxed);
+    out.pin_refused_bytes = pin_refused_bytes_.load(std::memory_order_relaxed);
     out.leases_deferred = leases_deferred_.load(std::memory_order_relaxed);
     out.credit_wait_seconds = credit_wait_seconds_.load(std::memory_order_relaxed);
     out.staging_known = staging_known_.load(std::memory_order_acquire) != 0;
@@ -75,7 +83,7 @@ class LifeFigures {
   }
 
  private:
-  std::atomic<uint64_t> bytes_h2d_{0}, bytes_d2h_{0};
+  std::atomic<uint64_t> bytes_h2d_{0}, bytes_d2h_{0}, bytes_bounced_{0}, pin_refused_bytes_{0};
   std::atomic<uint64_t> leases_deferred_{0};
   std::atomic<double> credit_wait_seconds_{0};
   std::atomic<uint64_t> staging_bytes_{0}, staging_budget_bytes_{0}, staging_known_{0};

@@ -36,6 +36,7 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_step_chunks", t.chunks_total);
   a("optlease_actor_h2d_bytes_total", t.h2d_bytes_total);
   a("optlease_actor_d2h_bytes_total", t.d2h_bytes_total);
+  a("optlease_actor_bounced_bytes_total", t.bounced_bytes_total);
   a("optlease_actor_step_h2d_bytes_per_second", t.step_h2d_bytes_per_second);
   a("optlease_actor_step_d2h_bytes_per_second", t.step_d2h_bytes_per_second);
   a("optlease_actor_lease_wait_seconds_total", t.lease_wait_seconds_total);
@@ -51,6 +52,8 @@ void fields(Archive& a, Telemetry& t) {
   a("optlease_actor_staging_bytes", t.staging_bytes);
   a("optlease_actor_staging_peak_bytes", t.staging_peak_bytes);
   a("optlease_actor_staging_budget_bytes", t.staging_budget_bytes);
+  a("optlease_actor_pinned_bytes", t.pinned_bytes);
+  a("optlease_actor_pin_refused_bytes", t.pin_refused_bytes);
   a("optlease_actor_resident_bytes", t.resident_bytes);
   a("optlease_actor_rss_bytes", t.rss_bytes);
   a("optlease_actor_private_bytes", t.private_bytes);

@@ -50,6 +50,7 @@ struct ActorTelemetry {
   // Traffic and time.
   uint64_t h2d_bytes_total = 0;
   uint64_t d2h_bytes_total = 0;
+  uint64_t bounced_bytes_total = 0;      // of both: not pinned, copied twice
   double step_h2d_bytes_per_second = 0;  // of the last whole step
   double step_d2h_bytes_per_second = 0;
   double lease_wait_seconds_total = 0;
@@ -67,9 +68,11 @@ struct ActorTelemetry {
   uint64_t staging_bytes = 0;
   uint64_t staging_peak_bytes = 0;
   uint64_t staging_budget_bytes = 0;
-  uint64_t resident_bytes = 0;  // slots of the state's part that stays on the device
-  uint64_t rss_bytes = 0;       // host memory of the process, mapped segments included
-  uint64_t private_bytes = 0;   // of it, what no segment and no file is behind
+  uint64_t pinned_bytes = 0;       // of the rank's arena, by now
+  uint64_t pin_refused_bytes = 0;  // of it, what cannot be
+  uint64_t resident_bytes = 0;     // slots of the state's part that stays on the device
+  uint64_t rss_bytes = 0;          // host memory of the process, mapped segments included
+  uint64_t private_bytes = 0;      // of it, what no segment and no file is behind
   // Steps.
   uint64_t steps_total = 0;
   uint64_t steps_skipped_total = 0;

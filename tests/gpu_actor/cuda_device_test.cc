@@ -254,6 +254,31 @@ TEST_F(FakeCudaDevice, PinsNothingWhereItsThreadsCannotComeToItsGpu) {
   EXPECT_EQ(device->counters().bounced_bytes, 2 * kPage);
 }
 
+TEST_F(FakeCudaDevice, PinsALittleLaterWhatWasRefusedAtFirst) {
+  const CudaDeviceOptions options{.pins = {2 * kPage, 2 * kPage, 2 * kPage, 200},
+                                  .finish_ms = 10'000};
+  const Arena arena(4, 2 * kPage);
+  auto device = make_cuda_device(options);
+  ASSERT_TRUE(device->allocate_staging(1, 2 * kPage).is_ok());
+  LifeFigures figures;
+  device->count_copies_in(&figures);
+  fake_gpu_fail("cudaHostRegister", cudaErrorMemoryAllocation);
+  ASSERT_TRUE(device->adopt_host_memory(arena.as_host_memory()).is_ok());
+  wait_for_pinning(*device);
+  EXPECT_EQ(device->host_pins().refused_bytes, arena.bytes());
+  device->copy(StreamKind::kCopyIn, device->staging(0), arena.slot(2), 2 * kPage);
+  fake_gpu_fail("cudaHostRegister", cudaSuccess);
+  const Deadline deadline = Deadline::after_ms(60'000);
+  while (device->host_pins().refused_bytes > 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(device->host_pins().pinned_bytes, arena.bytes());
+  device->copy(StreamKind::kCopyIn, device->staging(0), arena.slot(2), 2 * kPage);
+  ASSERT_TRUE(wait_for(*device, device->signal(StreamKind::kCopyIn)));
+  EXPECT_EQ(figures.read().bytes_h2d, 4 * kPage);
+  EXPECT_EQ(figures.read().bytes_bounced, 2 * kPage) << "only the first copy";
+}
+
 // An answer of "not yet" must not come back as the next launch's error.
 TEST_F(FakeCudaDevice, ATicketThatIsAskedAboutTooEarlyLeavesNoErrorBehind) {
   Scene scene;

@@ -9,6 +9,8 @@ LifeTotals life(uint64_t in, uint64_t out, Step last_step, std::vector<double> s
   LifeTotals totals;
   totals.bytes_h2d = in;
   totals.bytes_d2h = out;
+  totals.bytes_bounced = 3;
+  totals.pin_refused_bytes = in;
   totals.leases_deferred = 2;
   totals.credit_wait_seconds = 0.5;
   totals.staging_known = true;
@@ -34,6 +36,8 @@ TEST(RankLives, SumsWhatEveryLifeDid) {
   EXPECT_EQ(rank.bytes_h2d, 110u) << "an answer that is older than the page adds nothing";
   EXPECT_EQ(rank.bytes_d2h, 220u);
   EXPECT_TRUE(rank.bytes_are_exact);
+  EXPECT_EQ(rank.bytes_bounced, 6u);
+  EXPECT_EQ(rank.pin_refused_bytes, 100u) << "the last life's";
   EXPECT_EQ(rank.leases_deferred, 4u);
   EXPECT_EQ(rank.credit_wait_seconds, 1.0);
   EXPECT_TRUE(rank.staging_known);

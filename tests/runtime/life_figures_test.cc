@@ -20,6 +20,8 @@ TEST(LifeFigures, KeepEveryWordThatWasWritten) {
   figures.add_copy(true, 100);
   figures.add_copy(false, 7);
   figures.add_copy(true, 11);
+  figures.add_bounce(5);
+  figures.set_pin_refused(9);
   figures.set_credit(3, 0.5);
   figures.set_staging(64, 128);
   figures.step_over(4, 0.25);
@@ -27,6 +29,8 @@ TEST(LifeFigures, KeepEveryWordThatWasWritten) {
   const LifeTotals totals = figures.read();
   EXPECT_EQ(totals.bytes_h2d, 111u);
   EXPECT_EQ(totals.bytes_d2h, 7u);
+  EXPECT_EQ(totals.bytes_bounced, 5u);
+  EXPECT_EQ(totals.pin_refused_bytes, 9u);
   EXPECT_EQ(totals.leases_deferred, 3u);
   EXPECT_EQ(totals.credit_wait_seconds, 0.5);
   EXPECT_TRUE(totals.staging_known);

@@ -39,7 +39,7 @@ ActorTelemetry distinct_telemetry() {
        {&t.h2d_bytes_total, &t.d2h_bytes_total, &t.commits_total, &t.refusals_total,
         &t.restarts_total, &t.staging_bytes, &t.staging_peak_bytes, &t.staging_budget_bytes,
         &t.resident_bytes, &t.rss_bytes, &t.private_bytes, &t.steps_total, &t.steps_skipped_total,
-        &t.leases_deferred_total}) {
+        &t.leases_deferred_total, &t.bounced_bytes_total, &t.pinned_bytes, &t.pin_refused_bytes}) {
     *counter = (1ull << 60) + next++;
   }
   for (double* number : {&t.step_h2d_bytes_per_second,
