@@ -128,7 +128,7 @@ void SimActor::on_death() {
   link_.close();
   if (worker_) worker_->die();
   if (!device_) return;
-  const uint64_t grace_us = context_.options.restart.quarantine_grace_ms * 1000;
+  const uint64_t grace_us = context_.options.grace_us();
   const bool at_once = context_.dice.one_in(3);
   const uint64_t rest_us = at_once ? 0 : context_.dice.below(reaped_us());
   const uint64_t copies_us =

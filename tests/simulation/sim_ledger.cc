@@ -21,6 +21,7 @@ SimLedger::SimLedger(SimContext& context, SimModel& model, SimNode& node)
     ranks_[r].words.assign(context.arenas[r].chunks.size(), 0);
     ranks_[r].holder.resize(context.arenas[r].slot_count);
     ranks_[r].claims.resize(context.arenas[r].slot_count);
+    ranks_[r].over.resize(context.arenas[r].slot_count);
   }
 }
 
@@ -38,12 +39,24 @@ void SimLedger::born(uint64_t body, Rank rank, uint64_t incarnation) {
   bodies_[body] = {rank, incarnation};
 }
 
+void SimLedger::died(uint64_t body) {
+  const auto found = bodies_.find(body);
+  if (found != bodies_.end()) found->second.dead = true;  // else it is no actor
+}
+
 void SimLedger::reaped(uint64_t body) {
   const auto found = bodies_.find(body);
-  if (found == bodies_.end()) return;  // no actor
+  if (found == bodies_.end()) return;
   found->second.gone = true;
-  context_.clock.after(context_.options.restart.quarantine_grace_ms * 1000,
-                       [this, body] { drop_claims(body, std::nullopt); });
+  context_.clock.after(context_.options.grace_us(), [this, body] { end_claims(body); });
+}
+
+void SimLedger::end_claims(uint64_t body) {
+  bodies_.at(body).over = true;
+  RankLook& look = ranks_[bodies_.at(body).rank.value];
+  for (uint32_t slot = 0; slot < look.claims.size(); ++slot) {
+    if (look.claims[slot] && look.claims[slot]->body == body) look.over[slot] = true;
+  }
 }
 
 void SimLedger::drop_claims(uint64_t body, std::optional<uint64_t> lease) {
@@ -60,7 +73,7 @@ void SimLedger::writes_slot(uint64_t body, Rank rank, uint32_t slot) {
         format("process %llu writes slot %u of rank %u, which holds the committed version "
                "of chunk %u",
                num(body), slot, rank.value, *look.holder[slot]));
-  } else if (!look.claims[slot] || look.claims[slot]->body != body) {
+  } else if (!look.claims[slot] || look.claims[slot]->body != body || look.over[slot]) {
     context_.fail(format("process %llu writes slot %u of rank %u, which is granted to process %llu",
                          num(body), slot, rank.value,
                          num(look.claims[slot] ? look.claims[slot]->body : 0)));
@@ -197,7 +210,7 @@ void SimLedger::check_grant_entry(uint64_t body, const Claim& claim, uint32_t sl
                slot, rank, *look.holder[slot]));
   }
   std::optional<Claim>& held = look.claims[slot];
-  if (held && !(*held == claim)) {
+  if (held && !(*held == claim) && !look.over[slot]) {
     return context_.fail(
         format("slot %u of rank %u is granted to process %llu (lease %llu of epoch %llu), and "
                "process %llu may still write it (lease %llu of epoch %llu)",
@@ -205,18 +218,20 @@ void SimLedger::check_grant_entry(uint64_t body, const Claim& claim, uint32_t sl
                num(held->lease), num(held->epoch)));
   }
   held = claim;
+  look.over[slot] = bodies_.at(body).over;  // the store need not know yet
 }
 
 // An older process of some rank that was ever attached may have a copy, a kernel or a system call
-// under way.
+// under way. The newest one may be on its way to this life of the store, or may have died without
+// anybody knowing yet.
 void SimLedger::check_nobody_lags(const char* what) {
   for (const auto& [number, body] : bodies_) {
     if (body.gone || !body.said_hello) continue;
-    if (told_[body.rank.value].attached == number) continue;
-    context_.fail(
-        format("%s while process %llu of rank %u, which is not the attached one, is not "
-               "reaped",
-               what, num(number), body.rank.value));
+    const Told& told = told_[body.rank.value];
+    const bool newest = !body.dead || body.incarnation == told.newest;
+    if (newest && !told.lost.contains(body.incarnation)) continue;
+    context_.fail(format("%s while process %llu of rank %u is dead and not reaped", what,
+                         num(number), body.rank.value));
   }
 }
 

@@ -32,6 +32,7 @@ class SimLedger {
 
   // Actor processes; each has a number of its own, whatever its incarnation.
   void born(uint64_t body, Rank rank, uint64_t incarnation);
+  void died(uint64_t body);
   void reaped(uint64_t body);
   // Before a process writes `slot`, or a part of it.
   void writes_slot(uint64_t body, Rank rank, uint32_t slot);
@@ -69,13 +70,16 @@ class SimLedger {
   struct Body {
     Rank rank;
     uint64_t incarnation = 0;
+    bool dead = false;
     bool gone = false;
+    bool over = false;        // and the grace period is
     bool said_hello = false;  // to any store
   };
   struct RankLook {
-    std::vector<uint64_t> words;                   // of the chunks
-    std::vector<std::optional<uint32_t>> holder;   // by slot: the chunk whose version is there
-    std::vector<std::optional<Claim>> claims;      // by slot
+    std::vector<uint64_t> words;                  // of the chunks
+    std::vector<std::optional<uint32_t>> holder;  // by slot: the chunk whose version is there
+    std::vector<std::optional<Claim>> claims;     // by slot
+    std::vector<bool> over;  // by slot: of its claim nothing is written any more
     int64_t record_steps[2] = {kNoStep, kNoStep};  // as they lie in the banks
   };
   // What this life of the store was told about a rank.
@@ -88,6 +92,7 @@ class SimLedger {
   void hears_actor(uint64_t body, const Decoded& frame);
   void hears_launcher(const Decoded& frame);
   void drop_claims(uint64_t body, std::optional<uint64_t> lease);
+  void end_claims(uint64_t body);
   void says_grant(uint64_t body, const Decoded& frame);
   void check_grant_entry(uint64_t body, const Claim& claim, uint32_t slot);
   void check_nobody_lags(const char* what);

@@ -33,7 +33,7 @@ void draw_times(Dice* dice, SimOptions* out) {
   restart.lease_ms = dice->spread(150, 1500);
   restart.heartbeat_timeout_ms = dice->spread(400, 2500);
   restart.start_timeout_ms = 8000;
-  restart.quarantine_grace_ms = dice->within(1, 60);
+  restart.quarantine_grace_ms = dice->within(2, 60);
   restart.stop_timeout_ms = 3000;
   out->collective_timeout_ms = dice->spread(500, 4000);
 }

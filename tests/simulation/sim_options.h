@@ -27,6 +27,9 @@ struct SimOptions {
   uint64_t in_flight_bytes = 0;    // StoreOptions: ceiling of leased bytes
   RestartPlan restart;
   uint64_t collective_timeout_ms = 0;
+  // The store counts whole milliseconds: that much of the grace period is certain.
+  uint64_t grace_us() const { return (restart.quarantine_grace_ms - 1) * 1000; }
+
   // The world.
   bool streams_stop_too =
       false;                 // a stopped process' streams stand still (threads), or go on (GPU)

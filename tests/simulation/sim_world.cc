@@ -201,6 +201,7 @@ void SimWorld::end_process(SimProcess* process, const ExitInfo& exit) {
   const bool silent = seat.role == Role::kTrainer || context_.dice.one_in(8);
   const uint64_t sign_us = context_.dice.spread(50, std::min<uint64_t>(reaped_us, 5'000));
   process->die(exit, reaped_us);
+  ledger_.died(process->number());
   if (seat.role == Role::kLauncher) return on_launcher_death();
   if (seat.role == Role::kHostStore) {
     if (launcher_->link() != nullptr) launcher_->link()->server_down();
