@@ -27,7 +27,7 @@ SupervisorCore::SupervisorCore(CoreOptions options, uint64_t now_ms)
     if (r < options_.last_incarnation.size() && options_.last_incarnation[r] != 0) {
       // The job's lock is ours, so every process of an earlier run is gone: the store may hear it.
       actor.life = options_.last_incarnation[r];
-      reaped_[r].insert(actor.life);
+      reaped_[r][actor.life] = now_ms;
     }
     if (options_.trainers) records_[Seat{Role::kTrainer, r}].since_ms = now_ms;
   }
@@ -45,14 +45,22 @@ void SupervisorCore::note(const std::string& text) {
   say(std::move(action));
 }
 
-void SupervisorCore::tell_all_facts() {
+// Of one that was reaped a moment ago a copy may still be on its way: the new store must wait for
+// its grace period, as it does for one that it hears to be lost before it hears who lives.
+void SupervisorCore::tell_all_facts(uint64_t now_ms) {
+  for (const auto& [rank, lives] : reaped_) {
+    for (const auto& [life, reaped_ms] : lives) {
+      if (now_ms - reaped_ms > options_.restart.quarantine_grace_ms) continue;
+      say({.kind = Action::Kind::kTellLost, .seat = {Role::kGpuActor, rank}, .life = life});
+    }
+  }
   for (const auto& [key, body] : bodies_) {
     if (key.first.role != Role::kGpuActor) continue;
     const auto kind = body.lifeline_open ? Action::Kind::kTellStarted : Action::Kind::kTellLost;
     say({.kind = kind, .seat = key.first, .life = key.second});
   }
   for (const auto& [rank, lives] : reaped_) {
-    for (const uint64_t life : lives) {
+    for (const auto& [life, reaped_ms] : lives) {
       say({.kind = Action::Kind::kTellReaped, .seat = {Role::kGpuActor, rank}, .life = life});
     }
   }
@@ -72,7 +80,7 @@ void SupervisorCore::spawn(Seat seat, uint64_t now_ms) {
   }
   say({.kind = Action::Kind::kSpawn, .seat = seat, .life = record.life});
   // A restarted store has forgotten everything that it was ever told.
-  if (seat.role == Role::kHostStore) tell_all_facts();
+  if (seat.role == Role::kHostStore) tell_all_facts(now_ms);
 }
 
 void SupervisorCore::kill(Seat seat, uint64_t life, DeathCause cause, const std::string& why) {
@@ -123,7 +131,7 @@ void SupervisorCore::reaped(Seat seat, uint64_t life, const ExitInfo& info, bool
   bodies_.erase(found);
   if (seat.role == Role::kGpuActor) {
     if (was_open) say({.kind = Action::Kind::kTellLost, .seat = seat, .life = life});
-    reaped_[seat.rank].insert(life);
+    reaped_[seat.rank][life] = now_ms;
     say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
   }
   SeatRecord& record = records_.at(seat);

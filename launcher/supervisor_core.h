@@ -164,7 +164,7 @@ class SupervisorCore {
   void note(const std::string& text);
   void spawn(Seat seat, uint64_t now_ms);
   void kill(Seat seat, uint64_t life, DeathCause cause, const std::string& why);
-  void tell_all_facts();
+  void tell_all_facts(uint64_t now_ms);
   bool went_back(const StoreFacts& facts, uint64_t now_ms);
   // The seat's process is gone for the purposes of the job.
   void vacate(Seat seat, uint64_t now_ms);
@@ -191,7 +191,8 @@ class SupervisorCore {
   RestartPolicy policy_;
   std::map<Seat, SeatRecord> records_;
   std::map<BodyKey, Body> bodies_;
-  std::map<uint32_t, std::set<uint64_t>> reaped_;  // by rank: dead incarnations the store must know
+  // By rank: dead incarnations the store must know, and when they were reaped.
+  std::map<uint32_t, std::map<uint64_t, uint64_t>> reaped_;
   std::vector<Action> actions_;
   StoreFacts facts_;
   Mode mode_ = Mode::kRun;

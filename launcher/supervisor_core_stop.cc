@@ -40,7 +40,7 @@ void SupervisorCore::spawn_failed(Seat seat, uint64_t life, const Status& why, u
   if (bodies_.erase({seat, life}) == 0) return;
   set_state(records_.at(seat), SeatState::kEnded, now_ms);
   if (seat.role == Role::kGpuActor) {
-    reaped_[seat.rank].insert(life);
+    reaped_[seat.rank][life] = now_ms;
     say({.kind = Action::Kind::kTellReaped, .seat = seat, .life = life});
   }
   if (stopping()) return;

@@ -108,18 +108,18 @@ void LeaseTable::lost(Rank rank, Incarnation incarnation, uint64_t now_ms) {
 }
 
 void LeaseTable::reaped(Rank rank, Incarnation incarnation, uint64_t now_ms) {
-  lost(rank, incarnation, now_ms);
   RankState& state = state_of(rank);
+  const bool was_waited_for = state.not_reaped.contains(incarnation);
+  lost(rank, incarnation, now_ms);
   if (!state.reaped.insert(incarnation).second) return;  // repeated: the grace period runs already
   state.not_reaped.erase(incarnation);
   if (incarnation >= state.recovered_last) state.accounted = true;
   const uint64_t free_at_ms = now_ms + options_.quarantine_grace_ms;
+  // A recovered slot may have had an older writer: the last reaping starts its grace, whether the
+  // last incarnation has said hello already or says it within that time.
+  if (was_waited_for && incarnation < state.recovered_last) state.older_grace_ms = free_at_ms;
   for (Quarantined& held : state.quarantine) {
-    // A recovered slot may have had an older writer: the last reaping starts its grace.
-    const bool older = held.recovered && incarnation < held.writer;
-    if (held.writer == incarnation || (older && held.free_at_ms != UINT64_MAX)) {
-      held.free_at_ms = free_at_ms;
-    }
+    if (held.writer == incarnation) held.free_at_ms = free_at_ms;
   }
   if (!state.quarantine.empty()) note_deadline(free_at_ms);
 }
@@ -313,6 +313,7 @@ bool LeaseTable::may_release(const RankState& state, const Quarantined& held, ui
   if (!held.recovered) return true;
   if (!state.accounted) return false;
   // Any older one may have been granted it by an earlier life of the store.
+  if (state.older_grace_ms > now_ms) return false;
   return state.not_reaped.empty() || *state.not_reaped.begin() >= held.writer;
 }
 
@@ -342,6 +343,7 @@ void LeaseTable::recompute_deadline(uint64_t now_ms) {
     for (const Quarantined& held : state.quarantine) {
       // One whose grace is over waits for a message, not for a time.
       if (held.free_at_ms > now_ms) note_deadline(held.free_at_ms);
+      if (held.recovered && state.older_grace_ms > now_ms) note_deadline(state.older_grace_ms);
     }
   }
 }
@@ -351,15 +353,6 @@ bool LeaseTable::older_are_reaped(Rank rank) const {
   if (!state.accounted) return false;
   if (state.live.value == 0) return state.not_reaped.empty();
   return state.not_reaped.empty() || *state.not_reaped.begin() >= state.live;
-}
-
-QuarantineInfo LeaseTable::quarantine(Rank rank) const {
-  const RankState& state = state_of(rank);
-  QuarantineInfo info{.slots = static_cast<uint32_t>(state.quarantine.size())};
-  for (const Quarantined& held : state.quarantine) {
-    if (held.free_at_ms == UINT64_MAX) ++info.waiting_for_reap;
-  }
-  return info;
 }
 
 std::string LeaseTable::check_invariants(Rank rank, std::span<const SlotIndex> referenced,

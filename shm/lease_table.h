@@ -143,6 +143,8 @@ class LeaseTable {
     bool accounted = false;            // the launcher has told which older ones are not reaped
     std::set<Incarnation> not_reaped;  // said hello, was lost or superseded: may still write
     std::set<Incarnation> reaped;
+    // When the grace period is over of the last older one that recovered slots had to wait for.
+    uint64_t older_grace_ms = 0;
     std::deque<SlotIndex> free;  // first in, first out: the longest free is granted first
     std::vector<Quarantined> quarantine;
     std::map<uint32_t, LeaseId> lease_of;  // by first chunk; ranges never overlap

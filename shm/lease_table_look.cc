@@ -21,4 +21,13 @@ uint32_t LeaseTable::chunks_in_flight(Rank rank) const {
   return chunks;
 }
 
+QuarantineInfo LeaseTable::quarantine(Rank rank) const {
+  const RankState& state = state_of(rank);
+  QuarantineInfo info{.slots = static_cast<uint32_t>(state.quarantine.size())};
+  for (const Quarantined& held : state.quarantine) {
+    if (held.free_at_ms == UINT64_MAX) ++info.waiting_for_reap;
+  }
+  return info;
+}
+
 }  // namespace optlease

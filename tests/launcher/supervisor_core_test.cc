@@ -96,6 +96,32 @@ TEST(SupervisorCore, TellsARestartedStoreThatAZombieIsLostAndNotReaped) {
   EXPECT_EQ(job.position(Kind::kTellReaped, actor(0), 1), SIZE_MAX);
 }
 
+// A copy of it may still land: the new store must not take its slots for free at once.
+TEST(SupervisorCore, TellsARestartedStoreFirstThatOneWhoseGraceIsNotOverWasLost) {
+  for (const bool grace_is_over : {false, true}) {
+    CoreOptions options = CoreJob::options(1, false);
+    options.restart.quarantine_grace_ms = 100;
+    CoreJob job(options);
+    job.start_all();
+    job.die(actor(0));
+    job.advance_ms(20);
+    if (grace_is_over) job.advance_ms(101);
+    job.die(kStore);
+    job.forget();
+    job.advance_ms(50);
+    ASSERT_EQ(job.count(Kind::kSpawn, kStore), 1u);
+    const size_t lost = job.position(Kind::kTellLost, actor(0), 1);
+    const size_t started = job.position(Kind::kTellStarted, actor(0), 2);
+    const size_t reaped = job.position(Kind::kTellReaped, actor(0), 1);
+    ASSERT_NE(reaped, SIZE_MAX);
+    EXPECT_EQ(lost == SIZE_MAX, grace_is_over);
+    if (!grace_is_over) {
+      EXPECT_LT(lost, started);
+      EXPECT_LT(started, reaped);
+    }
+  }
+}
+
 TEST(SupervisorCore, ContinuesIncarnationNumbersOfAnEarlierRun) {
   CoreOptions options = CoreJob::options(2, false);
   options.last_incarnation = {7, 0};
