@@ -322,36 +322,6 @@ void SupervisorCore::check_zombies(uint64_t now_ms) {
   }
 }
 
-bool SupervisorCore::trainer_is_done(uint32_t rank) const {
-  const SeatRecord& trainer = records_.at(Seat{Role::kTrainer, rank});
-  return trainer.state == SeatState::kEnded && trainer.ended_well;
-}
-
-// A step needs every trainer: where one has ended and another asks for a step, nobody will ever
-// answer it. Waiting a while first, since the last answers may be on their way.
-void SupervisorCore::check_trainers_agree(uint64_t now_ms) {
-  std::string done, waiting;
-  for (uint32_t r = 0; r < facts_.ranks.size(); ++r) {
-    if (trainer_is_done(r)) {
-      done += " " + std::to_string(r);
-    } else if (facts_.ranks[r].phase == static_cast<uint32_t>(Phase::kWaitPeers)) {
-      waiting += " " + std::to_string(r);
-    }
-  }
-  if (done.empty() || waiting.empty()) {
-    uneven_since_ms_ = 0;
-    return;
-  }
-  if (uneven_since_ms_ == 0) uneven_since_ms_ = now_ms;
-  if (now_ms - uneven_since_ms_ < options_.restart.heartbeat_timeout_ms) return;
-  stop(
-      Ending::kTrainersDisagree,
-      format("the trainers of ranks%s ended with exit code 0 after step %lld, and those of ranks%s "
-             "ask for another: every trainer must take the same steps",
-             done.c_str(), static_cast<long long>(facts_.body.step_committed), waiting.c_str()),
-      now_ms);
-}
-
 void SupervisorCore::check_completion(uint64_t now_ms) {
   if (!store_was_up_ || store().state != SeatState::kRunning) return;
   const StatusReplyBody& body = facts_.body;
@@ -378,6 +348,7 @@ void SupervisorCore::advance(uint64_t now_ms) {
     answered_ms_ = std::min(answered_ms_ + gap, now_ms);
     for (RankStatus& rank : facts_.ranks) rank.silent_ms = 0;
     for (auto& [seat, record] : records_) record.since_ms = std::min(record.since_ms + gap, now_ms);
+    if (uneven_since_ms_ != 0) uneven_since_ms_ = std::min(uneven_since_ms_ + gap, now_ms);
   }
   check_zombies(now_ms);
   if (mode_ == Mode::kRun) {

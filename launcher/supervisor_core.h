@@ -174,6 +174,7 @@ class SupervisorCore {
   void check_timeouts(uint64_t now_ms);
   void check_heartbeats(uint64_t now_ms);
   bool trainer_is_done(uint32_t rank) const;
+  bool waits_for_peers(const RankStatus& rank, uint64_t now_ms) const;
   void check_trainers_agree(uint64_t now_ms);
   void check_completion(uint64_t now_ms);
   void check_zombies(uint64_t now_ms);

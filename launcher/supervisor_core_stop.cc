@@ -1,4 +1,4 @@
-// The stopping half of SupervisorCore, its accessors and its words.
+// The stopping half of SupervisorCore, one reason to stop, its accessors and its words.
 #include <csignal>
 #include <cstring>
 
@@ -34,6 +34,44 @@ void SupervisorCore::stop(Ending why, const std::string& text, uint64_t now_ms) 
     if (key.first.role != Role::kTrainer) continue;
     say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});
   }
+}
+
+bool SupervisorCore::trainer_is_done(uint32_t rank) const {
+  const SeatRecord& trainer = records_.at(Seat{Role::kTrainer, rank});
+  return trainer.state == SeatState::kEnded && trainer.ended_well;
+}
+
+// What an actor said before it, or the store, stood still says nothing of now: the silent are
+// killed, and their successors asked.
+bool SupervisorCore::waits_for_peers(const RankStatus& rank, uint64_t now_ms) const {
+  const uint64_t age_ms = now_ms - answered_ms_ + rank.silent_ms;
+  return rank.phase == static_cast<uint32_t>(Phase::kWaitPeers) &&
+         age_ms < options_.restart.heartbeat_timeout_ms / 2;
+}
+
+// A step needs every trainer: where one has ended and another asks for a step, nobody will ever
+// answer it. Waiting a while first, since the last answers may be on their way.
+void SupervisorCore::check_trainers_agree(uint64_t now_ms) {
+  std::string done, waiting;
+  for (uint32_t r = 0; r < facts_.ranks.size(); ++r) {
+    if (trainer_is_done(r)) {
+      done += " " + std::to_string(r);
+    } else if (waits_for_peers(facts_.ranks[r], now_ms)) {
+      waiting += " " + std::to_string(r);
+    }
+  }
+  if (done.empty() || waiting.empty()) {
+    uneven_since_ms_ = 0;
+    return;
+  }
+  if (uneven_since_ms_ == 0) uneven_since_ms_ = now_ms;
+  if (now_ms - uneven_since_ms_ < options_.restart.heartbeat_timeout_ms) return;
+  stop(
+      Ending::kTrainersDisagree,
+      format("the trainers of ranks%s ended with exit code 0 after step %lld, and those of ranks%s "
+             "ask for another: every trainer must take the same steps",
+             done.c_str(), static_cast<long long>(facts_.body.step_committed), waiting.c_str()),
+      now_ms);
 }
 
 void SupervisorCore::spawn_failed(Seat seat, uint64_t life, const Status& why, uint64_t now_ms) {

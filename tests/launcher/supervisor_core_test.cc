@@ -258,6 +258,45 @@ TEST(SupervisorCore, EndsTheJobWhenTrainersTakeDifferentSteps) {
   EXPECT_EQ(job.core().ending(), Ending::kTrainersDisagree);
 }
 
+// Its last words were that it waits; the step was done since, and it stands still.
+TEST(SupervisorCore, TakesNoWordOfASilentActorForAStepThatNobodyTakes) {
+  CoreJob job(CoreJob::options(2, true));
+  job.start_all();
+  job.reap(trainer(0), job.core().life(trainer(0)), {false, 0});
+  job.phase(1, Phase::kWaitPeers);
+  for (uint64_t silent_ms = 0; job.count(Kind::kKill, actor(1)) == 0; silent_ms += 10) {
+    ASSERT_LT(silent_ms, 1000u);
+    job.silent(1, silent_ms);
+    job.answer(4);
+    job.advance_ms(10);
+  }
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+}
+
+TEST(SupervisorCore, TakesNoWordOfASilentStoreForAStepThatNobodyTakes) {
+  CoreJob job(CoreJob::options(2, true));
+  job.start_all();
+  job.reap(trainer(0), job.core().life(trainer(0)), {false, 0});
+  job.phase(1, Phase::kWaitPeers);
+  for (int i = 0; i < 10; ++i) {
+    job.answer(4);
+    job.advance_ms(10);
+  }
+  while (job.count(Kind::kKill, kStore) == 0) job.advance_ms(10);
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+}
+
+TEST(SupervisorCore, APauseIsNoTimeInWhichATrainerWaited) {
+  CoreJob job(CoreJob::options(2, true));
+  job.start_all();
+  job.reap(trainer(0), job.core().life(trainer(0)), {false, 0});
+  job.phase(1, Phase::kWaitPeers);
+  job.answer(4);
+  job.advance_ms(5000);
+  job.answer(4);
+  EXPECT_EQ(job.core().ending(), Ending::kNone);
+}
+
 TEST(SupervisorCore, KillsWhatDoesNotComeUpInTime) {
   CoreJob job(CoreJob::options(1, false));
   for (int i = 0; i < 5; ++i) job.advance_ms(100);
