@@ -68,6 +68,10 @@ void LeaseTable::started(Rank rank, Incarnation incarnation, uint64_t now_ms) {
   RankState& state = state_of(rank);
   expire(state, now_ms);
   know(state, incarnation);
+  // Its successor was faster than this word, and whatever it did for an earlier life of the store
+  // it may be doing still.
+  const bool superseded = incarnation < state.fence && !state.reaped.contains(incarnation);
+  if (superseded) state.not_reaped.insert(incarnation);
   if (incarnation >= state.recovered_last) state.accounted = true;
   release(state, now_ms);
 }

@@ -59,5 +59,19 @@ TEST_F(RecoveredSlots, WaitForNothingMoreOnceThatGraceIsOver) {
   EXPECT_EQ(free(), 2u);
 }
 
+// The launcher's list was written before the last one died, and its successor came before the list.
+TEST(RecoveredTable, WaitsForOneThatIsSaidToLiveAfterItsSuccessorsHello) {
+  LeaseTable table({.lease_ms = 100, .quarantine_grace_ms = kGraceMs, .window_chunks = 2});
+  table.add_rank(kRank, {1, 1}, {SlotIndex{2}, SlotIndex{3}}, kOlder);
+  constexpr Incarnation kSuccessor{6};
+  ASSERT_TRUE(table.hello(kRank, kSuccessor, 1000));
+  table.started(kRank, kLast, 1001);
+  table.reaped(kRank, kOlder, 1002);
+  EXPECT_FALSE(table.older_are_reaped(kRank)) << "5 may be writing";
+  table.lost(kRank, kLast, 1003);
+  table.reaped(kRank, kLast, 1004);
+  EXPECT_TRUE(table.older_are_reaped(kRank));
+}
+
 }  // namespace
 }  // namespace optlease

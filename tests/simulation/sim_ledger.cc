@@ -127,10 +127,9 @@ void SimLedger::hears_launcher(const Decoded& frame) {
 }
 
 void SimLedger::hears_actor(uint64_t body, const Decoded& frame) {
-  Body& speaker = bodies_.at(body);
-  Told& told = told_[speaker.rank.value];
+  const Body& speaker = bodies_.at(body);
+  const Told& told = told_[speaker.rank.value];
   if (frame.kind == MessageKind::kHello) {
-    speaker.said_hello = true;
     drop_claims(body, std::nullopt);
   }
   if (frame.header.store_epoch != epoch_) return;
@@ -154,8 +153,9 @@ void SimLedger::store_says(uint64_t body, const std::string& text) {
     told_[rank].newest = std::max(told_[rank].newest, bodies_.at(body).incarnation);
   } else if (frame.kind == MessageKind::kLeaseGrant) {
     says_grant(body, frame);
-  } else if (frame.kind == MessageKind::kGoReduce) {
-    check_nobody_lags("a reduction is ordered");
+  } else if (frame.kind == MessageKind::kGoReduce || frame.kind == MessageKind::kGoGather) {
+    bodies_.at(body).worked = true;
+    if (frame.kind == MessageKind::kGoReduce) check_nobody_lags("a reduction is ordered");
   } else if (frame.kind == MessageKind::kStepOpen) {
     const Step step = frame.as<StepBody>().step;
     if (step != open_ && step > committed_) {
@@ -186,6 +186,7 @@ void SimLedger::says_grant(uint64_t body, const Decoded& frame) {
     context_.fail(format("a lease of step %lld behind committed step %lld", num(grant.step),
                          num(committed_)));
   }
+  bodies_.at(body).worked = true;
   lease_ends_ms_.emplace(grant.lease_id,
                          context_.clock.now_ms() + context_.options.restart.lease_ms);
   // What was committed since it was written down is no shadow slot any more.
@@ -221,12 +222,12 @@ void SimLedger::check_grant_entry(uint64_t body, const Claim& claim, uint32_t sl
   look.over[slot] = bodies_.at(body).over;  // the store need not know yet
 }
 
-// An older process of some rank that was ever attached may have a copy, a kernel or a system call
+// An older process of some rank that ever did anything may have a copy, a kernel or a system call
 // under way. The newest one may be on its way to this life of the store, or may have died without
 // anybody knowing yet.
 void SimLedger::check_nobody_lags(const char* what) {
   for (const auto& [number, body] : bodies_) {
-    if (body.gone || !body.said_hello) continue;
+    if (body.gone || !body.worked) continue;
     const Told& told = told_[body.rank.value];
     const bool newest = !body.dead || body.incarnation == told.newest;
     if (newest && !told.lost.contains(body.incarnation)) continue;

@@ -72,8 +72,8 @@ class SimLedger {
     uint64_t incarnation = 0;
     bool dead = false;
     bool gone = false;
-    bool over = false;        // and the grace period is
-    bool said_hello = false;  // to any store
+    bool over = false;    // and the grace period is
+    bool worked = false;  // it was granted a lease, or ordered into a collective, by any store
   };
   struct RankLook {
     std::vector<uint64_t> words;                  // of the chunks

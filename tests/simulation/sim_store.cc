@@ -12,6 +12,18 @@ namespace {
 constexpr uint64_t kPollUsMax = 1'000'000;
 constexpr uint64_t kBatchUsMax = 150;
 
+void trace(const SimContext& context, const std::string& peer, const std::string& frame) {
+  if (!context.traced) return;
+  const Decoded decoded = decode(frame).value();
+  std::string about;
+  if (decoded.body.size() == sizeof(IncarnationBody) && decoded.header.rank == 0 &&
+      decoded.kind >= MessageKind::kIncarnationStarted) {
+    const auto body = decoded.as<IncarnationBody>();
+    about = format(" r%u.i%llu", body.rank, static_cast<unsigned long long>(body.incarnation));
+  }
+  SIM_TRACE(context, "store <- %s: %s%s", peer.c_str(), name_of(decoded.kind), about.c_str());
+}
+
 }  // namespace
 
 SimStore::SimStore(SimContext& context, SimLedger& ledger, uint64_t number, uint64_t life,
@@ -84,7 +96,7 @@ void SimStore::on_frame(const std::string& peer, std::string frame) {
 
 void SimStore::handle(const std::string& peer, const std::string& frame) {
   if (!service_) return;
-  SIM_TRACE(context_, "store <- %s: %s", peer.c_str(), name_of(decode(frame).value().kind));
+  trace(context_, peer, frame);
   const uint64_t from = setup_.process_of(peer);
   ledger_.store_hears(from, frame);
   if (!guarded([&] { service_->handle(peer, frame, context_.clock.now_ms()); })) return;
