@@ -22,7 +22,8 @@ uint64_t g_seed = 0;  // of the world that runs
 const SimWorld* g_world = nullptr;
 
 // A check of the product that failed ends the program: whose world it was is said first.
-void on_abort(int) {
+void on_abort(int signal) {
+  std::signal(signal, SIG_DFL);
   std::fprintf(stderr, "aborted: OPTLEASE_TEST_SEED=%llu, event %llu\n",
                static_cast<unsigned long long>(g_seed),
                static_cast<unsigned long long>(g_world == nullptr ? 0 : g_world->events()));
@@ -71,6 +72,7 @@ class Simulation : public testing::Test {
   void SetUp() override {
     init_logging("simulation", LogLevel::kError);
     std::signal(SIGABRT, on_abort);
+    std::signal(SIGSEGV, on_abort);
   }
 };
 
