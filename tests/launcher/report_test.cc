@@ -157,7 +157,7 @@ TEST(Report, AFailureThatWasSurvivedIsToldAndFailsNothing) {
   EXPECT_EQ(out["status"], "passed");
   for (const json& check : out["checks"]) {
     const bool survived = check["name"] == "no_unexpected_restarts";
-    EXPECT_EQ(check["counts"], !survived) << check;
+    EXPECT_EQ(check["counts"], !survived && check["name"] != "host_memory_pinned") << check;
     EXPECT_EQ(check["passed"], !survived) << check;
   }
   EXPECT_NE(summary_text(report).find("warning: no_unexpected_restarts: 1 processes failed"),
