@@ -179,17 +179,20 @@ void Child::signal(int number) const {
 }
 
 void Child::signal_group(int number) const {
+  if (is_reaped()) return;
   if (pid_ > 1) (void)kill(-pid_, number);
   signal(number);
 }
 
 std::optional<ExitInfo> Child::try_reap() {
+  if (is_reaped()) return exit_;
   siginfo_t info{};
   const auto wait = [&] {
     return waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG);
   };
   if (retry_eintr(wait) != 0 || info.si_pid == 0) return std::nullopt;
-  return ExitInfo{info.si_code != CLD_EXITED, info.si_status};
+  exit_ = ExitInfo{info.si_code != CLD_EXITED, info.si_status};
+  return exit_;
 }
 
 std::optional<ExitInfo> Child::reap_within(int timeout_ms) {

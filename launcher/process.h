@@ -37,16 +37,19 @@ class Child {
   int pidfd() const { return pidfd_.get(); }  // readable once the process has ended
   // To the process alone. An ended one is fine.
   void signal(int number) const;
-  // To every process of its group. REQUIRES: not reaped yet, so that the number is still its own.
+  // To every process of its group; nothing once it is reaped: the number may be another's by then.
   void signal_group(int number) const;
-  // Never blocks. Nothing: it still runs. After a value the child is gone and must not be used.
+  // Never blocks. Nothing: it still runs. Once it is reaped, the same value as often as it is
+  // asked for: who fails between the answer and what follows from it asks again.
   std::optional<ExitInfo> try_reap();
+  bool is_reaped() const { return exit_.has_value(); }
   // The same, waiting at most `timeout_ms`.
   std::optional<ExitInfo> reap_within(int timeout_ms);
 
  private:
   pid_t pid_ = -1;
   UniqueFd pidfd_;
+  std::optional<ExitInfo> exit_;  // once it is reaped
 };
 
 // Forks and executes. Returns once exec has succeeded, or with the words for what failed: NotFound

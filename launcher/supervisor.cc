@@ -129,6 +129,7 @@ void Supervisor::run() {
     return;
   } catch (const std::exception& error) {
     failure_ = status_of(error);
+    log_warn("the launcher: %s; it ends the job in order", failure_.message().c_str());
     core_.stop(Ending::kLauncherFailed, "the launcher: " + failure_.message(), now());
   }
   try {

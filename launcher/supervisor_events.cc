@@ -100,7 +100,8 @@ void Supervisor::reap(const Key& key) {
     return waitid(P_PIDFD, static_cast<id_t>(live.child.pidfd()), &info,
                   WEXITED | WNOHANG | WNOWAIT);
   };
-  if (retry_eintr(peek) != 0 || info.si_pid == 0) return;
+  // Reaped already, where the launcher failed before anybody could be told.
+  if (!live.child.is_reaped() && (retry_eintr(peek) != 0 || info.si_pid == 0)) return;
   // Its own children must not go on next to a successor; the group's number is still ours.
   live.child.signal_group(SIGKILL);
   const auto exit = live.child.try_reap();

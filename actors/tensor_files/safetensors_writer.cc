@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "actors/tensor_files/safetensors.h"
-#include "shm/eintr.h"
 
 namespace optlease {
 namespace {
@@ -91,6 +90,13 @@ Result<std::string> header_text(const std::map<std::string, std::string>& metada
   return text;
 }
 
+Status sync(int fd, const std::string& path) {
+  while (::fsync(fd) != 0) {
+    if (errno != EINTR) return io_error(path, "cannot sync");
+  }
+  return Status::ok();
+}
+
 Status sync_directory_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "."
@@ -98,9 +104,7 @@ Status sync_directory_of(const std::string& path) {
                                                            : path.substr(0, slash);
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return io_error(directory, "cannot open the directory to sync it");
-  Status status = retry_eintr([&] { return ::fsync(fd); }) == 0
-                      ? Status::ok()
-                      : io_error(directory, "cannot sync");
+  Status status = sync(fd, directory);
   ::close(fd);
   return status;
 }
@@ -173,7 +177,7 @@ Status SafetensorsWriter::finish() {
                   format("%s: %llu of %llu data bytes were appended", path_.c_str(),
                          static_cast<unsigned long long>(written_),
                          static_cast<unsigned long long>(data_bytes_)));
-  if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return io_error(temporary_, "cannot sync");
+  OPTLEASE_TRY(sync(fd_, temporary_));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return io_error(path_, "cannot rename to");
   temporary_.clear();
   ::close(fd_);

@@ -11,8 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include "shm/eintr.h"
-
 namespace optlease {
 
 namespace {
@@ -22,6 +20,13 @@ constexpr std::string_view kStepKey = "{\"step\":";
 Status io_error(const char* what, const std::string& path) {
   return {StatusCode::kIo,
           format("loss file %s: %s: %s", path.c_str(), what, std::strerror(errno))};
+}
+
+Status cut(int fd, off_t bytes, const std::string& path) {
+  while (::ftruncate(fd, bytes) != 0) {
+    if (errno != EINTR) return io_error("cut off half a line", path);
+  }
+  return Status::ok();
 }
 
 Status write_all(int fd, std::string_view text, const std::string& path) {
@@ -89,9 +94,8 @@ Status LossLog::add_missing(int64_t last_step, const std::vector<double>& losses
   if (!tail) return tail.status();
   const std::string_view read = tail.value();
   const size_t whole = read.rfind('\n') + 1;  // npos + 1 is 0: no whole line
-  const off_t kept = size - static_cast<off_t>(read.size() - whole);
-  if (whole != read.size() && retry_eintr([&] { return ::ftruncate(*fd_, kept); }) != 0)
-    return io_error("cut off half a line", path_);
+  if (whole != read.size())
+    OPTLEASE_TRY(cut(*fd_, size - static_cast<off_t>(read.size() - whole), path_));
   const int64_t oldest = last_step - static_cast<int64_t>(losses.size()) + 1;
   for (int64_t step = std::max(oldest, last_step_in(read.substr(0, whole)) + 1); step <= last_step;
        ++step)

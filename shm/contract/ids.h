@@ -16,10 +16,10 @@ struct StrongId {
   constexpr auto operator<=>(const StrongId&) const = default;
 };
 
-using Rank = StrongId<struct RankTag, uint32_t>;              // global rank in the job
-using ChunkIndex = StrongId<struct ChunkTag, uint32_t>;       // rank-local, all spaces in order
-using SlotIndex = StrongId<struct SlotTag, uint32_t>;         // within one rank's arena
-using LeaseId = StrongId<struct LeaseTag, uint64_t>;          // never reused within a store epoch
+using Rank = StrongId<struct RankTag, uint32_t>;                // global rank in the job
+using ChunkIndex = StrongId<struct ChunkTag, uint32_t>;         // rank-local, all spaces in order
+using SlotIndex = StrongId<struct SlotTag, uint32_t>;           // within one rank's arena
+using LeaseId = StrongId<struct LeaseTag, uint64_t>;            // never reused within a store epoch
 using Incarnation = StrongId<struct IncarnationTag, uint64_t>;  // one life of an actor; from 1
 using StoreEpoch = StrongId<struct StoreEpochTag, uint64_t>;    // one life of a host store; from 1
 

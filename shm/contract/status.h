@@ -19,14 +19,14 @@ enum class StatusCode : uint16_t {
   kAlreadyExists = 3,
   kNoSpace = 4,
   kPermission = 5,
-  kCorrupt = 6,        // a checksum, magic or table does not hold
-  kWrongVersion = 7,   // another format or protocol version
-  kStaleEpoch = 8,     // names an earlier store epoch
+  kCorrupt = 6,       // a checksum, magic or table does not hold
+  kWrongVersion = 7,  // another format or protocol version
+  kStaleEpoch = 8,    // names an earlier store epoch
   kStaleIncarnation = 9,
-  kStaleLease = 10,    // unknown, expired, or returned lease
-  kStaleStep = 11,     // the step or version named is not the one that is open
+  kStaleLease = 10,  // unknown, expired, or returned lease
+  kStaleStep = 11,   // the step or version named is not the one that is open
   kTimeout = 12,
-  kBusy = 13,          // nothing free now; ask again
+  kBusy = 13,  // nothing free now; ask again
   kPeerLost = 14,
   kUnsupported = 15,
   kIo = 16,
@@ -58,8 +58,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : held_(std::move(value)) {}              // NOLINT: implicit by intent
-  Result(Status status) : held_(std::move(status)) {}       // NOLINT
+  Result(T value) : held_(std::move(value)) {}         // NOLINT: implicit by intent
+  Result(Status status) : held_(std::move(status)) {}  // NOLINT
   bool is_ok() const { return held_.index() == 0; }
   explicit operator bool() const { return is_ok(); }
   T& value() & { return std::get<0>(held_); }
@@ -81,14 +81,14 @@ class [[nodiscard]] Result {
 
 // A programmer error: stays on in release, prints the values and aborts; the launcher sees the
 // exit reason. Use: OPTLEASE_CHECK(slot < slot_count, "slot %u of %u", slot, slot_count).
-#define OPTLEASE_CHECK(condition, ...)                                                     \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
+#define OPTLEASE_CHECK(condition, ...)                                                           \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
       ::optlease::check_failed(__FILE__, __LINE__, #condition, ::optlease::format(__VA_ARGS__)); \
   } while (false)
 
 // Returns the Status of an expression that failed.
-#define OPTLEASE_TRY(expression)                                      \
-  do {                                                                \
+#define OPTLEASE_TRY(expression)                                                                 \
+  do {                                                                                           \
     if (::optlease::Status try_status_ = (expression); !try_status_.is_ok()) return try_status_; \
   } while (false)

@@ -14,9 +14,9 @@ namespace optlease {
 
 inline constexpr uint32_t kVaultMagic = 0x5641504f;  // "OPAV"
 inline constexpr uint16_t kVaultVersion = 1;
-inline constexpr uint32_t kVaultKeyBytes = 128;      // with the final zero
-inline constexpr uint32_t kVaultPeersMax = 64;       // connected at once
-inline constexpr uint32_t kVaultEntriesMax = 8192;   // fds held
+inline constexpr uint32_t kVaultKeyBytes = 128;        // with the final zero
+inline constexpr uint32_t kVaultPeersMax = 64;         // connected at once
+inline constexpr uint32_t kVaultEntriesMax = 8192;     // fds held
 inline constexpr uint64_t kVaultPeerTimeoutMs = 5000;  // for a whole request, from its connection
 inline constexpr uint64_t kVaultBufferBytesMax = 1ull << 44;
 
@@ -31,9 +31,9 @@ enum class VaultOp : uint16_t {
 struct VaultMessage {
   uint32_t magic;
   uint16_t version;
-  uint16_t op;             // VaultOp
-  uint64_t bytes;          // of the buffer: put request, good get reply; else 0
-  uint16_t status;         // StatusCode; 0 in a request
+  uint16_t op;      // VaultOp
+  uint64_t bytes;   // of the buffer: put request, good get reply; else 0
+  uint16_t status;  // StatusCode; 0 in a request
   uint16_t reserved_zero;
   uint32_t reserved_zero_2;
   char key[kVaultKeyBytes];  // zero-terminated, zero-filled; a reply repeats its request's

@@ -95,8 +95,8 @@ TEST(Report, EveryCheckCanFail) {
   EXPECT_FALSE(check_of(spoiled([](auto& r) { r.state_digest = ""; }), "digest_computed"));
   EXPECT_FALSE(check_of(spoiled([](auto& r) { r.ranks[0].staging_peak_bytes = 11; }),
                         "staging_within_budget"));
-  EXPECT_FALSE(check_of(spoiled([](auto& r) { r.ranks[0].pin_refused_bytes = 1; }),
-                        "host_memory_pinned"));
+  EXPECT_FALSE(
+      check_of(spoiled([](auto& r) { r.ranks[0].pin_refused_bytes = 1; }), "host_memory_pinned"));
   EXPECT_FALSE(
       check_of(spoiled([](auto& r) { r.real_shm_bytes = 501; }), "host_bytes_within_contract"));
   EXPECT_FALSE(
@@ -157,7 +157,7 @@ TEST(Report, AFailureThatWasSurvivedIsToldAndFailsNothing) {
   EXPECT_EQ(out["status"], "passed");
   for (const json& check : out["checks"]) {
     const bool survived = check["name"] == "no_unexpected_restarts";
-    EXPECT_EQ(check["counts"], !survived) << check;
+    EXPECT_EQ(check["counts"], !survived && check["name"] != "host_memory_pinned") << check;
     EXPECT_EQ(check["passed"], !survived) << check;
   }
   EXPECT_NE(summary_text(report).find("warning: no_unexpected_restarts: 1 processes failed"),
