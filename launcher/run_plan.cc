@@ -4,6 +4,7 @@
 #include <map>
 
 #include "actors/runtime/child_args.h"
+#include "launcher/config_schema.h"
 
 namespace optlease {
 namespace {
