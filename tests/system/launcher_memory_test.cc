@@ -52,7 +52,8 @@ void expect_ended_as(Failed when, const SystemJob& job, const CommandResult& fai
   EXPECT_TRUE(job.processes().empty()) << "it left processes behind";
   const Json report = job.report();
   for (const Json& check : report["checks"]) {
-    if (check["name"] == "no_processes_left") EXPECT_EQ(check["passed"], true) << check;
+    if (check["name"] != "no_processes_left") continue;
+    EXPECT_EQ(check["passed"], true) << check;
   }
   if (when == Failed::kInTheStop) {
     EXPECT_EQ(failed.exit_code, 0) << failed.output;
@@ -61,8 +62,12 @@ void expect_ended_as(Failed when, const SystemJob& job, const CommandResult& fai
   EXPECT_EQ(failed.exit_code, number_of(ExitCode::kNoResources)) << failed.output;
   EXPECT_NE(failed.output.find("memory has run out"), std::string::npos) << failed.output;
   EXPECT_EQ(report["status"], "failed");
-  if (when == Failed::kInTheJob) EXPECT_EQ(report["ending"], "launcher_failed");
-  if (when == Failed::kAfterTheJob) EXPECT_EQ(report["steps_committed"], 100);
+  if (when == Failed::kInTheJob) {
+    EXPECT_EQ(report["ending"], "launcher_failed");
+  }
+  if (when == Failed::kAfterTheJob) {
+    EXPECT_EQ(report["steps_committed"], 100);
+  }
 }
 
 // It ends the job in words and in order, wherever it strikes; what the next run then finds is what
