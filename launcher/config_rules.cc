@@ -118,6 +118,8 @@ void Rules::check_parameter(size_t index, const ConfigValue* array) {
   if (std::any_of(parameter.name.begin(), parameter.name.end(), is_control)) {
     refuse_key("name", "found a control character (a zero byte, a line break or the like)");
   }
+  if (parameter.name == "__metadata__")
+    refuse_key("name", "found \"__metadata__\", which safetensors files keep for themselves");
   if (parameter.shape.size() > kTensorDimsMax) {
     refuse_key("shape", format("found %zu dimensions, allowed: at most %u", parameter.shape.size(),
                                kTensorDimsMax));

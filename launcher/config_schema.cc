@@ -43,7 +43,8 @@ const char* type_text(KeyType type) {
 
 // A bound as people write it: 1024, not 1024.000000.
 std::string number_text(double value) {
-  return value == static_cast<double>(static_cast<long long>(value))
+  const bool fits = std::abs(value) < 1e15;  // what a double counts one by one
+  return fits && value == static_cast<double>(static_cast<long long>(value))
              ? std::to_string(static_cast<long long>(value))
              : format("%g", value);
 }

@@ -25,6 +25,10 @@ enum class KeyType {
   kTables,       // array of tables with a section of its own
 };
 
+// The update is made in FP32: above the one a number would be infinite there, below the other 0.
+inline constexpr double kFp32Max = 1e38;
+inline constexpr double kFp32Min = 1e-45;
+
 struct KeyRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();

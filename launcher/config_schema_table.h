@@ -90,7 +90,7 @@ inline constexpr KeyRule kKeys[] = {
      "The space that holds it; absent: the first one."},
     {"model.parameters", "init", kString, "", "\"normal\"", kAny, "normal|zeros|ones",
      "First values where there is no `source`."},
-    {"model.parameters", "std", kNumber, "", "0.02", at_least(0), "",
+    {"model.parameters", "std", kNumber, "", "0.02", between(0, kFp32Max), "",
      "Standard deviation of `init = \"normal\"`."},
 
     {"spaces", "name", kString, "", nullptr, kAny, "",
@@ -98,9 +98,9 @@ inline constexpr KeyRule kKeys[] = {
     {"spaces", "ranks", kRanks, "", "\"all\"", kAny, "", "The data-parallel group that shards it."},
     {"spaces", "param_dtype", kDType, "", "", kAny, kDTypes, "Absent: `model.param_dtype`."},
     {"spaces", "grad_dtype", kDType, "", "", kAny, kDTypes, "Absent: `model.grad_dtype`."},
-    {"spaces", "lr_scale", kNumber, "", "1.0", at_least(0), "",
+    {"spaces", "lr_scale", kNumber, "", "1.0", between(0, kFp32Max), "",
      "Multiplies `optimizer.lr` for this space."},
-    {"spaces", "weight_decay", kNumber, "", "", at_least(0), "",
+    {"spaces", "weight_decay", kNumber, "", "", between(0, kFp32Max), "",
      "Absent: `optimizer.weight_decay`."},
 
     {"optimizer", "rule", kString, "", "\"adamw\"", kAny, "adamw|adam",
@@ -109,18 +109,21 @@ inline constexpr KeyRule kKeys[] = {
      "How main weights lie in memory. `bf16+remainder`: a BF16 that stays on the device and 16 "
      "bits "
      "that travel, exact; 10 instead of 12 bytes a parameter each way. Parameters must be BF16."},
-    {"optimizer", "lr", kNumber, "", "0.001", at_least(0), "",
+    {"optimizer", "lr", kNumber, "", "0.001", between(0, kFp32Max), "",
      "Learning rate; a trainer may give another with each step."},
     {"optimizer", "betas", kNumberPair, "", "[0.9, 0.999]", from_until(0, 1), "",
      "Decay of `exp_avg` and of `exp_avg_sq`."},
-    {"optimizer", "eps", kNumber, "", "1e-8", above(0), "", "Added to the denominator."},
-    {"optimizer", "weight_decay", kNumber, "", "0.01", at_least(0), "",
+    {"optimizer", "eps", kNumber, "", "1e-8", between(kFp32Min, kFp32Max), "",
+     "Added to the denominator."},
+    {"optimizer", "weight_decay", kNumber, "", "0.01", between(0, kFp32Max), "",
      "Of every space that does not say otherwise."},
     {"optimizer", "max_norm", kNumber, "", "0.0", at_least(0), "",
      "Clips the global gradient norm, over all spaces and ranks; 0: no clipping."},
 
     {"offload", "chunk_size_mb", kNumber, "MiB", "64.0", kSizeRange, "",
-     "Largest chunk, all its state arrays together; fractions are allowed; 0: one chunk a shard."},
+     "Largest chunk, all its state arrays together; fractions are allowed; 0: one chunk a shard. "
+     "It is made smaller, to a sixteenth, where equal slots would leave over 2 % of an arena "
+     "unused."},
     {"offload", "window_chunks", kInteger, "chunks", "1", between(1, kWindowChunksMax), "",
      "Chunks that are leased, copied and committed together."},
     {"offload", "prefetch_windows", kInteger, "windows", "2", between(1, kLeasesInFlightMax - 1),

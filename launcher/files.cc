@@ -12,6 +12,7 @@
 
 #include "actors/runtime/clock.h"
 #include "shm/eintr.h"
+#include "shm/segment.h"
 #include "shm/shared_buffer.h"
 
 namespace optlease {
@@ -105,6 +106,10 @@ Result<Target> target_of(const std::string& named) {
   std::error_code unresolved;
   const std::string path = std::filesystem::canonical(named, unresolved).string();
   if (unresolved) return Status(StatusCode::kIo, named + ": " + unresolved.message());
+  if (path.starts_with(Segment::path_of("/optlease."))) {
+    return Status(StatusCode::kInvalidArgument,
+                  named + " is shared memory of a job: name another file");
+  }
   return Target{path, false};
 }
 
@@ -167,6 +172,15 @@ Status check_writable(const std::string& named) {
                path.c_str(), file.st_uid, me)};
   }
   return Status::ok();
+}
+
+Status check_replaceable(const std::string& named) {
+  const Result<Target> target = target_of(named);
+  if (target.is_ok() && target.value().is_stream) {
+    return {StatusCode::kInvalidArgument,
+            named + " is no regular file, and the whole file is put in its place: name another"};
+  }
+  return check_writable(named);
 }
 
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {

@@ -14,6 +14,8 @@ Status write_file_atomically(const std::string& path, const std::string& text);
 // Ok where write_file_atomically(path) can be expected to work: asked before work that would be
 // lost.
 Status check_writable(const std::string& path);
+// The same for a file that is put in place as a whole: no device, pipe or open file.
+Status check_replaceable(const std::string& path);
 // At most `bytes_max`; Io where it is larger, NotFound where it is missing.
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max);
 // Removes every entry of a directory but those whose path is `kept`, folders with what is in them.

@@ -280,4 +280,21 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
   settle_exit_code(report);
 }
 
+void finish_in_words(const JobClaim& claim, const Supervisor& supervisor, const Status& why,
+                     RunReport* report) {
+  report->ending = supervisor.core().ending();
+  report->steps_committed = std::max(report->steps_committed, supervisor.core().step_seen());
+  report->exit_code = exit_code_for(why);
+  report->segments_left = segments_of_job(claim.run);
+  report->state_kept = find_state(claim.run).kind == StateKind::kWhole;
+  report->clean_up_error = "the launcher: " + why.message();
+  report->ending_text =
+      supervisor.core().ending_text() + "; the launcher failed after that: " + why.message() +
+      "; what is left of the state is as it was: " +
+      (report->state_kept ? "a resumed run goes on from it" : "the next run makes it anew");
+  if (report->state_digest.empty() && report->digest_error.empty()) {
+    report->digest_error = "the launcher failed before";
+  }
+}
+
 }  // namespace optlease

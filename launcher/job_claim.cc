@@ -31,13 +31,8 @@ struct Found : FoundState {
   std::optional<JobState> state;  // kWhole
 };
 
-std::string stem_of(const RunDirectory& run) {
-  const std::string control = run.control_segment();
-  return control.substr(0, control.rfind('.'));
-}
-
 Found look(const RunDirectory& run) {
-  Found found{look_at_state(stem_of(run), segments_of_job(run)), std::nullopt};
+  Found found{find_state(run), std::nullopt};
   if (found.kind != StateKind::kWhole) return found;
   auto state = JobState::open(run);
   if (state) {

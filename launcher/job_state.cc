@@ -96,6 +96,11 @@ Result<StateDigest> digest_job(const JobState& state, const KeepGoing& keep) {
   return digest;
 }
 
+FoundState find_state(const RunDirectory& run) {
+  const std::string control = run.control_segment();
+  return look_at_state(control.substr(0, control.rfind('.')), segments_of_job(run));
+}
+
 std::vector<std::string> segments_of_job(const RunDirectory& run) {
   std::vector<std::string> out;
   const std::string start = segment_prefix() + run.job_name() + ".";

@@ -12,6 +12,7 @@
 #include "shm/control_view.h"
 #include "shm/digest.h"
 #include "shm/element_reader.h"
+#include "shm/found_state.h"
 #include "shm/segment.h"
 
 namespace optlease {
@@ -55,6 +56,8 @@ struct ExportOptions {
 // share are written as "<space>.<name>".
 Status export_weights(const JobState& state, const ExportOptions& options, const KeepGoing& keep);
 
+// What lies under the job's names, judged as found_state.h says. Maps nothing for longer.
+FoundState find_state(const RunDirectory& run);
 // Every name in shared memory that belongs to the job, its lock included, that exists now.
 std::vector<std::string> segments_of_job(const RunDirectory& run);
 // The bytes that those occupy.

@@ -17,6 +17,7 @@
 
 #include "actors/runtime/clock.h"
 #include "shm/eintr.h"
+#include "shm/kill_point.h"
 
 extern char** environ;
 
@@ -152,18 +153,22 @@ Status wait_for_exec(int report_fd, const SpawnRequest& request, const std::stri
   return Status::ok();
 }
 
-// Ends a child that is of no use; `why`, with the words for one that does not end.
-Status given_up(pid_t pid, const Status& why) {
+// Ends a child that is of no use; false where it does not end. Needs no memory.
+bool end_child(pid_t pid) {
   (void)kill(pid, SIGKILL);
   const Deadline deadline = Deadline::after_ms(kReapMs);
   while (retry_eintr([&] { return waitpid(pid, nullptr, WNOHANG); }) == 0) {
-    if (deadline.passed()) {
-      return {why.code(), why.message() + format("; process %d is stuck in the kernel and lives on",
-                                                 static_cast<int>(pid))};
-    }
+    if (deadline.passed()) return false;
     (void)poll(nullptr, 0, 2);
   }
-  return why;
+  return true;
+}
+
+// `why`, with the words for a child that does not end.
+Status given_up(pid_t pid, const Status& why) {
+  if (end_child(pid)) return why;
+  return {why.code(), why.message() + format("; process %d is stuck in the kernel and lives on",
+                                             static_cast<int>(pid))};
 }
 
 }  // namespace
@@ -237,7 +242,14 @@ Result<Child> spawn(const SpawnRequest& request) {
   (void)setpgid(pid, pid);
   report_write = UniqueFd();
   UniqueFd pidfd = open_pidfd(pid);
-  const Status started = wait_for_exec(report_read.get(), request, path.value());
+  Status started;
+  try {
+    KILL_POINT("launcher.forked");
+    started = wait_for_exec(report_read.get(), request, path.value());
+  } catch (...) {
+    (void)end_child(pid);  // nobody else knows of it
+    throw;
+  }
   if (started.is_ok() && pidfd) return Child(pid, std::move(pidfd));
   return given_up(
       pid, started.is_ok() ? Status(StatusCode::kIo, "a new process has no pidfd") : started);

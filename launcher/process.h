@@ -56,6 +56,7 @@ class Child {
 // (no such program), Permission, Io; Timeout where a file system or a log that is a pipe kept the
 // child from exec: it is killed. REQUIRES: called on the launcher's main thread, because the kernel
 // ties PR_SET_PDEATHSIG to the thread that forked.
+// An exception leaves no process behind.
 Result<Child> spawn(const SpawnRequest& request);
 
 // Readable once process `pid` has ended; none where there is no such process.

@@ -44,9 +44,17 @@ RankLives lives_of(const LivesTotals& totals, const LivesHeard& heard) {
   RankLives rank;
   for (const auto& [incarnation, told] : heard) {
     rank.last = told;
-    if (all.emplace(incarnation, totals_of(told)).second) rank.bytes_are_exact = false;
+    all.emplace(incarnation, std::nullopt);
   }
-  for (const auto& [incarnation, life] : all) add(life, &rank);
+  for (const auto& [incarnation, life] : all) {
+    const auto told = heard.find(incarnation);
+    if (life) {
+      add(*life, &rank);
+    } else if (told != heard.end()) {
+      add(totals_of(told->second), &rank);
+    }
+    rank.bytes_are_exact = rank.bytes_are_exact && life.has_value();
+  }
   auto& seconds = rank.step_seconds;
   if (seconds.size() > kStepTimesMax) {
     seconds.erase(seconds.begin(), seconds.end() - static_cast<std::ptrdiff_t>(kStepTimesMax));

@@ -13,13 +13,14 @@
 
 namespace optlease {
 
-using LivesTotals = std::map<uint64_t, LifeTotals>;     // by incarnation: of those that had a page
+// By incarnation: every life of the run, with what its page says; nothing: it had no page.
+using LivesTotals = std::map<uint64_t, std::optional<LifeTotals>>;
 using LivesHeard = std::map<uint64_t, ActorTelemetry>;  // by incarnation: the last answers
 
 struct RankLives {
   uint64_t bytes_h2d = 0;
   uint64_t bytes_d2h = 0;
-  bool bytes_are_exact = true;     // false: a life had no page, and its last answer was taken
+  bool bytes_are_exact = true;     // false: a life had no page; its last answer, if any, was taken
   uint64_t bytes_bounced = 0;      // of both: not pinned, copied twice
   uint64_t pin_refused_bytes = 0;  // of the last life
   uint64_t leases_deferred = 0;

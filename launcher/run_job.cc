@@ -87,6 +87,7 @@ RunReport start_report(const JobPlan& plan) {
 // What was made for a job that this launcher cannot carry on goes again, but never a state that
 // counts, or may: it need not be readable here and now. REQUIRES: no process of the job lives.
 void leave(JobClaim& claim) {
+  if (!claim.lock.name_still_ours()) return;  // what is there now may be another run's
   bool counts = claim.resumed;
   if (!counts && Segment::exists(claim.run.control_segment())) {
     const auto state = JobState::open(claim.run);
@@ -117,10 +118,14 @@ ExitCode supervise(const JobPlan& plan, SocketContext& context, JobClaim& claim,
     return refuse(why.message(), exit_code_for(why), options, begun);
   }
   supervisor.value()->run();
-  KILL_POINT("launcher.all_ended");
-  begun.wall_seconds = progress.seconds();
-  begun.exit_code = exit_code_of(*supervisor.value());
-  finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
+  try {
+    KILL_POINT("launcher.all_ended");
+    begun.wall_seconds = progress.seconds();
+    begun.exit_code = exit_code_of(*supervisor.value());
+    finish_job(plan, claim, *supervisor.value(), options.discard_state, &begun);
+  } catch (const std::exception& error) {
+    finish_in_words(claim, *supervisor.value(), status_of(error), &begun);
+  }
   if (const std::string last = last_step_text(begun); !last.empty()) progress(last);
   *report = std::move(begun);
   return report->exit_code;

@@ -33,6 +33,9 @@ class Supervisor;
 // removes or keeps the segments, and releases the claim's lock. Used by run_job alone.
 void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bool discard_state,
                 RunReport* report);
+// Where finish_job failed half-way: what it had found stands, and the state is left as it lies.
+void finish_in_words(const JobClaim& claim, const Supervisor& supervisor, const Status& why,
+                     RunReport* report);
 // The exit code that an ending means.
 ExitCode exit_code_of(const Supervisor& supervisor);
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "actors/runtime/child_args.h"
+#include "launcher/config_schema.h"
 
 namespace optlease {
 namespace {
@@ -67,6 +68,12 @@ Problem plan_spaces(const Config& config, JobPlan* plan) {
     space.group = group_of(params, &plan->optimizer.groups);
     plan->segment.spaces.push_back(std::move(space));
     plan->model.init.push_back(std::move(init));
+    if (!found && !(params.lr <= kFp32Max)) {
+      return problem(space_key(s, "lr_scale"),
+                     format("%g times optimizer.lr, %g, is above %g, which the update in FP32 does "
+                            "not hold; lower either",
+                            wanted.lr_scale, config.optimizer.lr, kFp32Max));
+    }
     if (found || plan->optimizer.groups.size() <= kGroupCountMax) continue;
     found = problem(space_key(s, wanted.lr_scale != 1 ? "lr_scale" : "weight_decay"), "");
   }

@@ -128,9 +128,7 @@ void Supervisor::run() {
     loop();
     return;
   } catch (const std::exception& error) {
-    failure_ = status_of(error);
-    log_warn("the launcher: %s; it ends the job in order", failure_.message().c_str());
-    core_.stop(Ending::kLauncherFailed, "the launcher: " + failure_.message(), now());
+    if (!end_after(error)) return kill_what_lives();
   }
   try {
     loop();
@@ -139,10 +137,22 @@ void Supervisor::run() {
   }
 }
 
+// False where the job cannot even be told to end.
+bool Supervisor::end_after(const std::exception& error) {
+  try {
+    failure_ = status_of(error);
+    log_warn("the launcher: %s; it ends the job in order", failure_.message().c_str());
+    core_.stop(Ending::kLauncherFailed, "the launcher: " + failure_.message(), now());
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // Whom SIGKILL has ended the core no longer waits for.
 void Supervisor::kill_what_lives() {
-  core_.hurry(now());
   for (auto& [key, live] : living_) live.child.signal_group(SIGKILL);
+  core_.hurry(now());
   for (auto& [key, live] : living_) {
     const auto exit = live.child.reap_within(kDestructorReapMs);
     if (exit) core_.reaped(key.first, key.second, *exit, false, now());
@@ -232,8 +242,15 @@ void Supervisor::act() {
     telemetry_.ask_once_more(kSnapshotMs);
     sample();
   }
-  for (auto actions = core_.take_actions(); !actions.empty(); actions = core_.take_actions()) {
-    for (const Action& action : actions) execute(action);
+  while (true) {
+    if (next_action_ == actions_.size()) {
+      actions_ = core_.take_actions();
+      next_action_ = 0;
+      if (actions_.empty()) return;
+    }
+    // Counted before it is done: one that fails is not done twice, and those after it are done by
+    // the next call.
+    execute(actions_[next_action_++]);
   }
 }
 
@@ -244,11 +261,10 @@ void Supervisor::execute(const Action& action) {
       start_process(action.seat, action.life);
       return;
     case Action::Kind::kKill:
-      if (living != living_.end()) {
-        if (action.cause != DeathCause::kStop) {
-          say("killing " + text_of(action.seat) + ": " + cause_text(action));
-        }
-        living->second.child.signal_group(SIGKILL);
+      if (living == living_.end()) return;
+      living->second.child.signal_group(SIGKILL);  // before words, which may find no memory
+      if (action.cause != DeathCause::kStop) {
+        say("killing " + text_of(action.seat) + ": " + cause_text(action));
       }
       return;
     case Action::Kind::kTerminate:
@@ -342,13 +358,12 @@ Status Supervisor::try_to_start(Seat seat, uint64_t life, Live* live) {
 }
 
 void Supervisor::start_process(Seat seat, uint64_t life) {
-  // Its place first: a process that was forked is always known.
-  Live& live = living_[{seat, life}];
   Status started;
   try {
-    started = try_to_start(seat, life, &live);
+    // Its place first: a process that was forked is always known.
+    started = try_to_start(seat, life, &living_[{seat, life}]);
   } catch (const std::exception& error) {
-    started = status_of(error);  // nothing was forked: spawn() does not throw after that
+    started = status_of(error);  // no process is left of it: spawn() sees to that
   }
   if (!started.is_ok()) {
     living_.erase({seat, life});
@@ -357,7 +372,7 @@ void Supervisor::start_process(Seat seat, uint64_t life) {
   }
   say(text_of(seat) + format(" started (incarnation %llu, pid %d)",
                              static_cast<unsigned long long>(life),
-                             static_cast<int>(live.child.pid())));
+                             static_cast<int>(living_.at({seat, life}).child.pid())));
   KILL_POINT("launcher.spawned");
   recovery_.spawned(seat, life, now());
   next_query_ms_ = std::min(next_query_ms_, now_ms() + kQueryMsMeasuring);

@@ -85,6 +85,7 @@ class Supervisor {
 
   // supervisor.cc: the loop and what the core asks for.
   void loop();
+  bool end_after(const std::exception& error);
   void kill_what_lives();
   void wait();
   void act();
@@ -106,6 +107,7 @@ class Supervisor {
   void record_death(const Action& action);
   std::string cause_text(const Action& action) const;
   void keep_totals(const Key& key, const Live& live);
+  static std::optional<LifeTotals> totals_of(const Live& live);
 
   // supervisor_events.cc: what the world has to say.
   void hear_children();
@@ -134,6 +136,8 @@ class Supervisor {
   TelemetryProbe telemetry_;
   UniqueFd signal_fd_;
   std::map<Key, Live> living_;
+  std::vector<Action> actions_;  // the core's, of which the first next_action_ were taken up
+  size_t next_action_ = 0;
   std::vector<LivesTotals> totals_;  // by rank: of actors that are reaped
   std::vector<RestartWaiter> restart_waiters_;
   int64_t next_query_ms_ = 0;

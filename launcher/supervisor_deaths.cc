@@ -12,8 +12,9 @@ void Supervisor::record_death(const Action& action) {
     const Live& live = living->second;
     if (!live.lifeline_open) sign = live.dead() ? DeathSign::kDeathPage : DeathSign::kLifeline;
   }
-  // The store's last answer may be older than the step at which the process died.
-  Step committed = core_.facts().body.step_committed;
+  // The store's last answer may be older than the step at which the process died, and before its
+  // first one there is only what the job was claimed with.
+  Step committed = core_.step_seen();
   if (committed_) committed = committed_->read().value_or(committed);
   const Rehearsal* rehearsal = action.cause == DeathCause::kRehearsal
                                    ? rehearsals_.that_killed({action.seat, action.life})
@@ -34,15 +35,18 @@ std::string Supervisor::cause_text(const Action& action) const {
 }
 
 void Supervisor::keep_totals(const Key& key, const Live& live) {
-  if (key.first.role != Role::kGpuActor || live.watch == nullptr) return;
-  totals_.at(key.first.rank)[key.second] = live.watch->totals();
+  if (key.first.role == Role::kGpuActor) totals_.at(key.first.rank)[key.second] = totals_of(live);
+}
+
+std::optional<LifeTotals> Supervisor::totals_of(const Live& live) {
+  if (live.watch == nullptr) return std::nullopt;
+  return live.watch->totals();
 }
 
 RankLives Supervisor::lives(uint32_t rank) const {
   LivesTotals totals = totals_.at(rank);
   for (const auto& [key, live] : living_) {  // those that nothing could end
-    if (key.first != Seat{Role::kGpuActor, rank} || live.watch == nullptr) continue;
-    totals[key.second] = live.watch->totals();
+    if (key.first == Seat{Role::kGpuActor, rank}) totals[key.second] = totals_of(live);
   }
   return lives_of(totals, telemetry_.heard(rank));
 }

@@ -11,6 +11,7 @@
 #include "actors/runtime/clock.h"
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
+#include "launcher/job_state.h"
 #include "launcher/process.h"
 #include "shm/job_lock.h"
 #include "shm/processes.h"
@@ -130,12 +131,24 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
   if (status.is_object() && status.contains("processes")) laggards->look(status);
 }
 
-void say_stopped(const RunDirectory& run, const Laggards& laggards) {
-  // Whether it was killed or came to its end the launcher knows, and says where it runs.
+// The launcher has ended: what lies in shared memory now tells whether it came to its end, for one
+// that was killed, or whose job failed meanwhile, has neither removed the state nor marked it.
+ExitCode say_stopped(const RunDirectory& run, const Laggards& laggards) {
   const std::string late = laggards.ever().empty() ? "" : "; late to end was " + laggards.ever();
-  const char* state = Segment::exists(run.control_segment()) ? "its state is kept in shared memory"
-                                                             : "its state was removed";
-  std::printf("job %s is stopped; %s%s\n", run.job_name().c_str(), state, late.c_str());
+  const FoundState found = find_state(run);
+  const bool is_kept = found.kind == StateKind::kWhole && found.kept_on_purpose;
+  if (!is_kept && Segment::exists(run.control_segment())) {
+    return complain("stop",
+                    format("job %s has ended, but not as it was asked to: its state was neither "
+                           "removed nor marked as kept. Its launcher was killed, or the job failed "
+                           "(see its last words, and %s). `optlease run JOB.toml --resume` goes on "
+                           "from the state, `optlease clean` removes it%s",
+                           run.job_name().c_str(), run.path().c_str(), late.c_str()),
+                    ExitCode::kLauncherLost);
+  }
+  std::printf("job %s is stopped; its state %s%s\n", run.job_name().c_str(),
+              is_kept ? "is kept in shared memory" : "was removed", late.c_str());
+  return ExitCode::kOk;
 }
 
 // The launcher ends last, and with it the job's lock.
@@ -155,8 +168,7 @@ ExitCode stop_command(const ControlFlags& given) {
   while (!deadline.passed()) {
     pollfd wait{pidfd.get(), POLLIN, 0};
     if (!pidfd || poll(&wait, 1, deadline.remaining_ms(kLookMs)) > 0) {
-      say_stopped(run.value(), laggards);
-      return ExitCode::kOk;
+      return say_stopped(run.value(), laggards);
     }
     look_again(run.value(), &laggards);
   }

@@ -157,7 +157,7 @@ ExitCode digest_command(const StateFlags& flags) {
 
 ExitCode export_command(const StateFlags& flags) {
   // Before a job holds still for it.
-  const Status writable = check_writable(flags.out);
+  const Status writable = check_replaceable(flags.out);
   if (!writable.is_ok()) {
     return complain("export", "--out: " + writable.message(), ExitCode::kIo);
   }

@@ -371,7 +371,7 @@ TEST(ConfigOverride, IsNamedByTheErrorsThatItCauses) {
       << typo.text;
   EXPECT_EQ(parse_whole("[optimizer]\nlr = 1\n", {"optimizer.lr=fast"}).text,
             "--set optimizer.lr=fast: optimizer.lr: found the string \"fast\", allowed: a number "
-            "of at least 0");
+            "from 0 to 1e+38");
 }
 
 TEST(ConfigOverride, RefusesWhatIsNoAssignment) {

@@ -106,7 +106,7 @@ TEST(ConfigSchema, FindsTheNameThatWasMeantAndNoOther) {
 }
 
 TEST(ConfigSchema, SaysInWordsWhatIsAllowed) {
-  EXPECT_EQ(allowed_text(*find_key("optimizer", "eps")), "a number above 0");
+  EXPECT_EQ(allowed_text(*find_key("optimizer", "eps")), "a number from 1e-45 to 1e+38");
   EXPECT_EQ(allowed_text(*find_key("optimizer", "betas")),
             "an array of two numbers, each of at least 0 and below 1");
   EXPECT_EQ(allowed_text(*find_key("ranks", "world_size")), "an integer from 1 to 1024");

@@ -121,6 +121,28 @@ TEST(Files, CheckWritableForetellsTheWriterAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_symlink(dangling));
 }
 
+// What is renamed into the place of a name would take a device's, and a job's state's, too.
+TEST(Files, WhatIsNoFileOfTheUsersIsNotReplaced) {
+  TempDirectory directory;
+  const std::string pipe = directory.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& stream : {pipe, std::string("/dev/null"), std::string("/dev/stdout")}) {
+    EXPECT_EQ(check_replaceable(stream).code(), StatusCode::kInvalidArgument) << stream;
+  }
+  EXPECT_TRUE(check_replaceable(directory.path() + "/new").is_ok());
+  const std::string segment = "/dev/shm/optlease.files-test." + std::to_string(getpid());
+  std::ofstream(segment) << "a state";
+  const std::string link = directory.path() + "/link";
+  std::filesystem::create_symlink(segment, link);
+  for (const std::string& name : {segment, link, "/dev/../" + segment}) {
+    EXPECT_EQ(check_replaceable(name).code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(check_writable(name).code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(write_file_atomically(name, "x").code(), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(text_of(segment), "a state");
+  std::filesystem::remove(segment);
+}
+
 TEST(Files, RemoveEntriesTakesWhatIsNotKeptAndFollowsNoLink) {
   namespace fs = std::filesystem;
   TempDirectory directory, elsewhere;

@@ -56,6 +56,12 @@ TEST(RankLives, TakesTheLastAnswerOfALifeWithoutAPageAndSaysSo) {
   EXPECT_EQ(rank.staging_budget_bytes, 1000u);
 }
 
+TEST(RankLives, SaysThatALifeIsMissingOfWhichNothingIsKnown) {
+  const RankLives rank = lives_of({{1, std::nullopt}, {2, life(100, 200, 9, {3})}}, {});
+  EXPECT_EQ(rank.bytes_h2d, 100u);
+  EXPECT_FALSE(rank.bytes_are_exact);
+}
+
 TEST(RankLives, KeepsTheLatestStepsOfAllLives) {
   std::vector<double> first(kStepTimesMax, 1.0), second(10, 2.0);
   const RankLives rank = lives_of({{1, life(0, 0, 5, first)}, {2, life(0, 0, 6, second)}}, {});

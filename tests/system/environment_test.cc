@@ -123,6 +123,27 @@ TEST(Surroundings, StopNamesAHostStoreThatIsStopped) {
   EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
 }
 
+// The launcher is the one that removes a state, or marks it as kept: killed before it could, it has
+// done neither, whatever it had agreed to.
+TEST(Surroundings, StopTellsNoLieWhereTheLauncherIsKilledMeanwhile) {
+  for (const char* wish : {"--keep", "--discard"}) {
+    SCOPED_TRACE(wish);
+    SystemJob job("killed-in-stop");
+    job.use("synthetic.toml", kLongJob);
+    setenv("OPTLEASE_KILL_POINT", "launcher.all_ended", 1);
+    job.start();
+    unsetenv("OPTLEASE_KILL_POINT");
+    ASSERT_TRUE(job.wait_for_step(3));
+    const CommandResult stop = job.command({"stop", "{job}", wish}, 60);
+    EXPECT_EQ(stop.exit_code, static_cast<int>(ExitCode::kLauncherLost)) << stop.output;
+    EXPECT_NE(stop.output.find("neither removed nor marked as kept"), std::string::npos)
+        << stop.output;
+    EXPECT_EQ(job.wait(30).signal, SIGKILL);
+    EXPECT_EQ(job.command({"digest", "{job}"}).exit_code, 0) << "the state is there";
+    EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+  }
+}
+
 bool has_null_descriptors(pid_t pid) {
   std::error_code gone;
   for (const int fd : {0, 1, 2}) {

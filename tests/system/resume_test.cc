@@ -265,52 +265,6 @@ TEST(Resume, AfterTheLauncherIsKilledAtEachOfItsPhasesTheBitsAreTheSame) {
   }
 }
 
-// The launcher that runs out of memory in its loop ends the job in order, in words, and keeps what
-// was begun. What the next run then finds is what SIGKILL would have left, or better.
-TEST(Resume, ALauncherThatRunsOutOfMemoryAtAnyOfItsPhasesEndsTheJobAndKeepsItsState) {
-  std::vector<std::string> overrides = kJob;
-  overrides.push_back("job.steps=100");
-  SystemJob whole("memory-whole");
-  whole.use("synthetic.toml", overrides);
-  const std::string digest = whole.run()["state_digest"];
-  for (const char* point :
-       {"launcher.spawned:1", "launcher.spawned:3", "launcher.store_up", "launcher.step:1",
-        "launcher.step:3", "launcher.stopping", "launcher.reaped:1", "launcher.reaped:3"}) {
-    const std::string_view name(point);
-    const bool all_is_done =
-        name.starts_with("launcher.stopping") || name.starts_with("launcher.reaped");
-    SCOPED_TRACE(point);
-    SystemJob job("memory");
-    job.use("synthetic.toml", overrides);
-    setenv("OPTLEASE_KILL_POINT", (std::string("throw:") + point).c_str(), 1);
-    job.start();
-    unsetenv("OPTLEASE_KILL_POINT");
-    const CommandResult failed = job.wait();
-    EXPECT_NE(failed.output.find("the launcher: memory has run out"), std::string::npos)
-        << failed.output;
-    EXPECT_TRUE(job.processes().empty()) << "it left processes behind";
-    if (all_is_done) {  // the last step was committed before: nothing is left that could fail
-      EXPECT_EQ(failed.exit_code, 0) << failed.output;
-      EXPECT_EQ(job.report()["state_digest"], digest);
-      EXPECT_TRUE(job.segments().empty());
-      continue;
-    }
-    EXPECT_EQ(failed.exit_code, number_of(ExitCode::kNoResources)) << failed.output;
-    EXPECT_EQ(job.report()["status"], "failed");
-    EXPECT_EQ(job.report()["ending"], "launcher_failed");
-    job.start({"--resume"});
-    const CommandResult resumed = job.wait();
-    if (resumed.exit_code != 0) {
-      EXPECT_EQ(resumed.exit_code, number_of(ExitCode::kStateAbsent)) << resumed.output;
-      EXPECT_FALSE(name.starts_with("launcher.step")) << "a state was begun";
-      job.run();
-    }
-    EXPECT_EQ(job.report()["state_digest"], digest);
-    EXPECT_TRUE(job.segments().empty());
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
 // --- A kept state that is damaged --------------------------------------------------------------
 
 void flip_a_bit(const std::string& path, std::streamoff at) {
