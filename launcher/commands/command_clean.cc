@@ -54,7 +54,7 @@ void add_clean_command(CLI::App& app, Command* chosen) {
   const CLI::Option* named =
       command->add_option("job", *job, "Only this job, its kept state included; none: all jobs");
   command->add_flag("--dry-run", options->dry_run, "Only say what would be removed");
-  command->add_flag("--kept,--include-kept", options->include_kept,
+  command->add_flag("--include-kept", options->include_kept,
                     "Also states that were kept on purpose");
   command->callback([=] {
     const bool one = named->count() > 0;

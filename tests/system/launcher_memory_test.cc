@@ -49,6 +49,7 @@ constexpr Memory kMemory[] = {
 };
 
 void expect_ended_as(Failed when, const SystemJob& job, const CommandResult& failed) {
+  EXPECT_NE(failed.output.find("memory has run out"), std::string::npos) << failed.output;
   EXPECT_TRUE(job.processes().empty()) << "it left processes behind";
   const Json report = job.report();
   for (const Json& check : report["checks"]) {
@@ -60,7 +61,6 @@ void expect_ended_as(Failed when, const SystemJob& job, const CommandResult& fai
     return;
   }
   EXPECT_EQ(failed.exit_code, number_of(ExitCode::kNoResources)) << failed.output;
-  EXPECT_NE(failed.output.find("memory has run out"), std::string::npos) << failed.output;
   EXPECT_EQ(report["status"], "failed");
   if (when == Failed::kInTheJob) {
     EXPECT_EQ(report["ending"], "launcher_failed");

@@ -129,7 +129,7 @@ TEST(Shape, TheArenasStayWithinTheStatePlusFivePercentAndTheWindows) {
     ASSERT_EQ(planned.exit_code, 0) << planned.output;
     expect_arenas_within(job, Json::parse(planned.output, nullptr, false), shape.elements,
                          shape.window_chunks, shape.prefetch_windows);
-    EXPECT_EQ(job.command({"clean", "--kept", "{job}"}).exit_code, 0);
+    EXPECT_EQ(job.command({"clean", "--include-kept", "{job}"}).exit_code, 0);
   }
 }
 
@@ -185,7 +185,7 @@ TEST(Shape, LearningRateClippingDecayAndStepsAllReachTheWeights) {
     // The header names the job: the weights are the last elements x 4 bytes.
     EXPECT_GT(bytes.size(), 80000u);
     if (bytes.size() > 80000) bytes.erase(0, bytes.size() - 80000);
-    EXPECT_EQ(job.command({"clean", "--kept", "{job}"}).exit_code, 0);
+    EXPECT_EQ(job.command({"clean", "--include-kept", "{job}"}).exit_code, 0);
     return bytes;
   };
   const std::string plain = with({"job.steps=3"});
