@@ -171,7 +171,8 @@ TEST_F(CommandLine, ToolsSayWhenAJobDoesNotRun) {
     EXPECT_NE(outcome.output.find(job), std::string::npos);
   }
   for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"digest", job}, {"export", job, "--out", directory_.path() + "/x"}}) {
+       {std::vector<std::string>{"digest", job},
+        {"export", job, "--out", directory_.path() + "/x"}}) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 7) << words[0];
     for (const std::string& part :
