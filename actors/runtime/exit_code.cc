@@ -82,9 +82,8 @@ const char* meaning_of(ExitCode code) {
     case ExitCode::kReplaced:
       return "(an actor's) a newer incarnation of its rank runs; nothing to do";
     case ExitCode::kLauncherLost:
-      return "(a child's) the launcher is gone; resume the job with a new one. Of `stop`: the "
-             "launcher was killed, or the job failed, before the state was removed or marked as "
-             "kept: it is there as it was";
+      return "(a child's) the launcher is gone; resume the job with a new one. Of `stop`: it "
+             "was killed before the state was removed or marked as kept, which is there as it was";
     case ExitCode::kTimeout:
       return "a deadline passed; of `digest` and `export` also: a step is open, or was left "
              "half-way (resume the job first)";

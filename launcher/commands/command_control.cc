@@ -1,5 +1,6 @@
 // optlease restart, optlease stop
 #include <poll.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -131,23 +132,26 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
   if (status.is_object() && status.contains("processes")) laggards->look(status);
 }
 
-// The launcher has ended: what lies in shared memory now tells whether it came to its end, for one
-// that was killed, or whose job failed meanwhile, has neither removed the state nor marked it.
+// The launcher has ended: what lies in shared memory now tells whether it came so far as to remove
+// the state or to mark it as kept. One that was killed leaves its socket's file as well.
 ExitCode say_stopped(const RunDirectory& run, const Laggards& laggards) {
   const std::string late = laggards.ever().empty() ? "" : "; late to end was " + laggards.ever();
   const FoundState found = find_state(run);
   const bool is_kept = found.kind == StateKind::kWhole && found.kept_on_purpose;
-  if (!is_kept && Segment::exists(run.control_segment())) {
+  const bool is_there = !is_kept && Segment::exists(run.control_segment());
+  if (is_there && access(run.launcher_socket().c_str(), F_OK) == 0) {
     return complain("stop",
-                    format("job %s has ended, but not as it was asked to: its state was neither "
-                           "removed nor marked as kept. Its launcher was killed, or the job failed "
-                           "(see its last words, and %s). `optlease run JOB.toml --resume` goes on "
-                           "from the state, `optlease clean` removes it%s",
-                           run.job_name().c_str(), run.path().c_str(), late.c_str()),
+                    format("the launcher of job %s was killed before it came to the job's end: the "
+                           "state was neither removed nor marked as kept. `optlease run JOB.toml "
+                           "--resume` goes on from it, `optlease clean` removes it%s",
+                           run.job_name().c_str(), late.c_str()),
                     ExitCode::kLauncherLost);
   }
-  std::printf("job %s is stopped; its state %s%s\n", run.job_name().c_str(),
-              is_kept ? "is kept in shared memory" : "was removed", late.c_str());
+  const char* state = is_kept    ? "its state is kept in shared memory"
+                      : is_there ? "what is under its names in shared memory was left as it is: "
+                                   "the launcher's last words say why"
+                                 : "its state was removed";
+  std::printf("job %s is stopped; %s%s\n", run.job_name().c_str(), state, late.c_str());
   return ExitCode::kOk;
 }
 

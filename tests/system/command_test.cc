@@ -361,13 +361,14 @@ TEST(Command, AJobThatDoesNotRunIsSaidSo) {
   const struct {
     std::vector<std::string> words;
     ExitCode code;
-  } commands[] = {{{"status", "nobody-runs-this"}, ExitCode::kNotRunning},
-                  {{"stop", "nobody-runs-this"}, ExitCode::kNotRunning},
-                  {{"restart", "nobody-runs-this", "--rank", "0"}, ExitCode::kNotRunning},
-                  {{"monitor", "nobody-runs-this", "--once"}, ExitCode::kNotRunning},
-                  // These read a state, also one that nobody runs: there is none.
-                  {{"digest", "nobody-runs-this"}, ExitCode::kStateAbsent},
-                  {{"export", "nobody-runs-this", "--out", "/dev/null"}, ExitCode::kStateAbsent}};
+  } commands[] = {
+      {{"status", "nobody-runs-this"}, ExitCode::kNotRunning},
+      {{"stop", "nobody-runs-this"}, ExitCode::kNotRunning},
+      {{"restart", "nobody-runs-this", "--rank", "0"}, ExitCode::kNotRunning},
+      {{"monitor", "nobody-runs-this", "--once"}, ExitCode::kNotRunning},
+      // These read a state, also one that nobody runs: there is none.
+      {{"digest", "nobody-runs-this"}, ExitCode::kStateAbsent},
+      {{"export", "nobody-runs-this", "--out", job.directory() + "/x"}, ExitCode::kStateAbsent}};
   for (const auto& [words, code] : commands) {
     const CommandResult result = job.command(words);
     EXPECT_EQ(result.exit_code, static_cast<int>(code)) << words[0] << ": " << result.output;
