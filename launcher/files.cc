@@ -79,18 +79,42 @@ struct Target {
   bool is_stream = false;  // a device, a pipe, or a file that this process has open
 };
 
-// Names of this process's open files. Behind them may be a regular file that somebody else (a
-// shell's redirection) opened: it is written to, as they meant it, not replaced.
-bool is_open_file(const std::string& named) {
-  return named == "/dev/stdout" || named == "/dev/stderr" || named.starts_with("/dev/fd/") ||
-         named.starts_with("/proc/self/fd/");
+// Whether this process has the file open, by whatever name: a regular file behind /dev/stdout is
+// one that somebody else (a shell's redirection) opened; it is written to, as they meant it, not
+// replaced.
+bool is_open_here(const struct stat& file) {
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+    struct stat open {};
+    if (stat(entry.path().c_str(), &open) != 0) continue;  // the iterator's own, gone by now
+    if (open.st_dev == file.st_dev && open.st_ino == file.st_ino) return true;
+  }
+  return false;
+}
+
+// A file of shared memory that is a job's by its name, or would be.
+Status check_is_no_segment(const std::string& named, const std::string& path) {
+  if (!path.starts_with(Segment::path_of("/optlease."))) return Status::ok();
+  return {StatusCode::kInvalidArgument, named + " is shared memory of a job: name another file"};
+}
+
+// `named` does not exist. Where its folder does not either, the writer will say so.
+Result<Target> target_of_new(const std::string& named) {
+  const std::filesystem::path name(named);
+  std::error_code unresolved;
+  const auto folder = std::filesystem::canonical(
+      name.has_parent_path() ? name.parent_path() : std::filesystem::path("."), unresolved);
+  if (unresolved) return Target{named, false};
+  const std::string path = (folder / name.filename()).string();
+  OPTLEASE_TRY(check_is_no_segment(named, path));
+  return Target{path, false};
 }
 
 Result<Target> target_of(const std::string& named) {
   struct stat found {};
   if (stat(named.c_str(), &found) != 0) {
     const int error = errno;
-    if (lstat(named.c_str(), &found) != 0) return Target{named, false};
+    if (lstat(named.c_str(), &found) != 0) return target_of_new(named);
     errno = error;
     if (error != ENOENT) return io_error("cannot follow the link", named);
     return Status(StatusCode::kInvalidArgument,
@@ -102,14 +126,11 @@ Result<Target> target_of(const std::string& named) {
   if (S_ISSOCK(found.st_mode)) {
     return Status(StatusCode::kInvalidArgument, named + " is a socket: name a file or a pipe");
   }
-  if (!S_ISREG(found.st_mode) || is_open_file(named)) return Target{named, true};
+  if (!S_ISREG(found.st_mode) || is_open_here(found)) return Target{named, true};
   std::error_code unresolved;
   const std::string path = std::filesystem::canonical(named, unresolved).string();
   if (unresolved) return Status(StatusCode::kIo, named + ": " + unresolved.message());
-  if (path.starts_with(Segment::path_of("/optlease."))) {
-    return Status(StatusCode::kInvalidArgument,
-                  named + " is shared memory of a job: name another file");
-  }
+  OPTLEASE_TRY(check_is_no_segment(named, path));
   return Target{path, false};
 }
 
@@ -174,13 +195,17 @@ Status check_writable(const std::string& named) {
   return Status::ok();
 }
 
-Status check_replaceable(const std::string& named) {
+Result<std::string> replaceable_path(const std::string& named) {
   const Result<Target> target = target_of(named);
-  if (target.is_ok() && target.value().is_stream) {
-    return {StatusCode::kInvalidArgument,
-            named + " is no regular file, and the whole file is put in its place: name another"};
+  if (!target.is_ok()) return target.status();
+  if (target.value().is_stream) {
+    return Status(StatusCode::kInvalidArgument,
+                  named +
+                      " is no regular file, or it is open here, and the whole file is put in "
+                      "its place: name another");
   }
-  return check_writable(named);
+  OPTLEASE_TRY(check_writable(named));
+  return target.value().path;
 }
 
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {

@@ -134,15 +134,17 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
 
 // The launcher has ended: what lies in shared memory now tells whether it came so far as to remove
 // the state or to mark it as kept. One that was killed leaves its socket's file as well.
-ExitCode say_stopped(const RunDirectory& run, const Laggards& laggards) {
+ExitCode say_stopped(const RunDirectory& run, bool discard, const Laggards& laggards) {
   const std::string late = laggards.ever().empty() ? "" : "; late to end was " + laggards.ever();
   const FoundState found = find_state(run);
-  const bool is_kept = found.kind == StateKind::kWhole && found.kept_on_purpose;
+  // A job that is configured to keep its state has it marked by the store, whatever the wish is.
+  const bool is_kept = found.kind == StateKind::kWhole && found.kept_on_purpose && !discard;
   const bool is_there = !is_kept && Segment::exists(run.control_segment());
   if (is_there && access(run.launcher_socket().c_str(), F_OK) == 0) {
     return complain("stop",
                     format("the launcher of job %s was killed before it came to the job's end: the "
-                           "state was neither removed nor marked as kept. `optlease run JOB.toml "
+                           "state is there as it was, neither removed nor marked as kept on this "
+                           "wish. `optlease run JOB.toml "
                            "--resume` goes on from it, `optlease clean` removes it%s",
                            run.job_name().c_str(), late.c_str()),
                     ExitCode::kLauncherLost);
@@ -172,7 +174,7 @@ ExitCode stop_command(const ControlFlags& given) {
   while (!deadline.passed()) {
     pollfd wait{pidfd.get(), POLLIN, 0};
     if (!pidfd || poll(&wait, 1, deadline.remaining_ms(kLookMs)) > 0) {
-      return say_stopped(run.value(), laggards);
+      return say_stopped(run.value(), flags.discard, laggards);
     }
     look_again(run.value(), &laggards);
   }

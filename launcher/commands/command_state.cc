@@ -157,12 +157,12 @@ ExitCode digest_command(const StateFlags& flags) {
 
 ExitCode export_command(const StateFlags& flags) {
   // Before a job holds still for it.
-  const Status writable = check_replaceable(flags.out);
-  if (!writable.is_ok()) {
-    return complain("export", "--out: " + writable.message(), ExitCode::kIo);
+  const Result<std::string> path = replaceable_path(flags.out);
+  if (!path.is_ok()) {
+    return complain("export", "--out: " + path.status().message(), ExitCode::kIo);
   }
-  const auto work = [&flags](RestingState& resting, const RunDirectory& run) -> Status {
-    const ExportOptions options{flags.out, flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
+  const auto work = [&flags, &path](RestingState& resting, const RunDirectory& run) -> Status {
+    const ExportOptions options{path.value(), flags.dtype == "bf16" ? DType::kBF16 : DType::kF32};
     OPTLEASE_TRY(export_weights(*resting.state, options, [&resting] { return resting.keep(); }));
     std::printf("%s: main weights of job %s at step %lld as %s\n", flags.out.c_str(),
                 run.job_name().c_str(),

@@ -121,23 +121,57 @@ TEST(Files, CheckWritableForetellsTheWriterAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_symlink(dangling));
 }
 
-// What is renamed into the place of a name would take a device's, and a job's state's, too.
+// What is renamed into the place of a name would take a device's, a link's, and a job's state's,
+// too.
 TEST(Files, WhatIsNoFileOfTheUsersIsNotReplaced) {
   TempDirectory directory;
   const std::string pipe = directory.path() + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  for (const std::string& stream : {pipe, std::string("/dev/null"), std::string("/dev/stdout")}) {
-    EXPECT_EQ(check_replaceable(stream).code(), StatusCode::kInvalidArgument) << stream;
+  const std::string open_file = directory.path() + "/out.txt";
+  const int out = open(open_file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(out, 0);
+  const std::string by_number = "/proc/self/fd/" + std::to_string(out);
+  const std::string link_to_open = directory.path() + "/link-to-open";
+  std::filesystem::create_symlink(by_number, link_to_open);
+  for (const std::string& name :
+       {pipe, std::string("/dev/null"), std::string("/dev/../dev/null"), open_file, by_number,
+        "/" + by_number, "/proc/../" + by_number, link_to_open}) {
+    EXPECT_EQ(replaceable_path(name).status().code(), StatusCode::kInvalidArgument) << name;
   }
-  EXPECT_TRUE(check_replaceable(directory.path() + "/new").is_ok());
+  close(out);
+}
+
+TEST(Files, WhatIsReplacedIsTheFileBehindTheLinks) {
+  TempDirectory directory;
+  const std::string file = directory.path() + "/file", link = directory.path() + "/link";
+  std::ofstream(file) << "old";
+  std::filesystem::create_symlink(file, link);
+  const std::string folder = std::filesystem::canonical(directory.path()).string();
+  for (const std::string& name : {file, link}) {
+    EXPECT_EQ(replaceable_path(name).value(), folder + "/file") << name;
+  }
+  EXPECT_EQ(replaceable_path(directory.path() + "/./new").value(), folder + "/new");
+  EXPECT_FALSE(replaceable_path(directory.path() + "/absent/new").is_ok());
+}
+
+// There or not: a file under a name of that form is a job's to everybody else.
+TEST(Files, NoFileIsPutUnderTheNameOfAJobsSegment) {
+  TempDirectory directory;
   const std::string segment = "/dev/shm/optlease.files-test." + std::to_string(getpid());
-  std::ofstream(segment) << "a state";
   const std::string link = directory.path() + "/link";
-  std::filesystem::create_symlink(segment, link);
-  for (const std::string& name : {segment, link, "/dev/../" + segment}) {
-    EXPECT_EQ(check_replaceable(name).code(), StatusCode::kInvalidArgument) << name;
-    EXPECT_EQ(check_writable(name).code(), StatusCode::kInvalidArgument) << name;
-    EXPECT_EQ(write_file_atomically(name, "x").code(), StatusCode::kInvalidArgument) << name;
+  for (const bool exists : {false, true}) {
+    if (exists) {
+      std::ofstream(segment) << "a state";
+      std::filesystem::create_symlink(segment, link);
+    }
+    for (const std::string& name :
+         {segment, link, "/dev/../" + segment, "/dev/shm/." + segment.substr(8)}) {
+      if (name == link && !exists) continue;
+      EXPECT_EQ(replaceable_path(name).status().code(), StatusCode::kInvalidArgument) << name;
+      EXPECT_EQ(check_writable(name).code(), StatusCode::kInvalidArgument) << name;
+      EXPECT_EQ(write_file_atomically(name, "x").code(), StatusCode::kInvalidArgument) << name;
+    }
+    EXPECT_EQ(std::filesystem::exists(segment), exists);
   }
   EXPECT_EQ(text_of(segment), "a state");
   std::filesystem::remove(segment);

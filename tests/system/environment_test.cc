@@ -126,10 +126,15 @@ TEST(Surroundings, StopNamesAHostStoreThatIsStopped) {
 // The launcher is the one that removes a state, or marks it as kept: killed before it could, it has
 // done neither, whatever it had agreed to.
 TEST(Surroundings, StopTellsNoLieWhereTheLauncherIsKilledMeanwhile) {
-  for (const char* wish : {"--keep", "--discard"}) {
-    SCOPED_TRACE(wish);
+  const struct {
+    const char* wish;
+    bool keeps;  // as configured
+  } cases[] = {{"--keep", false}, {"--discard", false}, {"--discard", true}};
+  for (const auto& [wish, keeps] : cases) {
+    SCOPED_TRACE(std::string(wish) + (keeps ? " of a job that keeps" : ""));
     SystemJob job("killed-in-stop");
     job.use("synthetic.toml", kLongJob);
+    if (keeps) job.add("job.keep_state=true");
     setenv("OPTLEASE_KILL_POINT", "launcher.all_ended", 1);
     job.start();
     unsetenv("OPTLEASE_KILL_POINT");
