@@ -157,6 +157,12 @@ ExitCode say_stopped(const RunDirectory& run, bool discard, const Laggards& lagg
   return ExitCode::kOk;
 }
 
+// A launcher that is gone leaves its socket's file only where it was killed.
+bool was_killed(const RunDirectory& run) {
+  return access(run.launcher_socket().c_str(), F_OK) == 0 &&
+         check_live(run).code() == StatusCode::kNotFound;
+}
+
 // The launcher ends last, and with it the job's lock.
 ExitCode stop_command(const ControlFlags& given) {
   ControlFlags flags = given;
@@ -167,7 +173,12 @@ ExitCode stop_command(const ControlFlags& given) {
   if (!run) return complain("stop", run.status());
   json reply;
   const Deadline deadline = Deadline::after_ms(static_cast<int64_t>(flags.timeout_s * 1000));
+  const bool was_live = check_live(run.value()).is_ok();
   const ExitCode code = ask("stop", run.value(), flags, &reply);
+  // Killed before it answered; the wish may never have reached it.
+  if (code == ExitCode::kNotRunning && was_live && was_killed(run.value())) {
+    return say_stopped(run.value(), flags.discard, Laggards());
+  }
   if (code != ExitCode::kOk) return code;
   const UniqueFd pidfd = open_pidfd(launcher_pid(reply));
   Laggards laggards;

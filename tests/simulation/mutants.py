@@ -121,6 +121,13 @@ def main():
         return 0
     if not args.build:
         parser.error("--build is needed")
+    unknown = set(args.names).difference(name for name, _, _, _ in PLANTED)
+    if unknown:
+        parser.error(f"no planted bug has the name {', '.join(sorted(unknown))}; "
+                     "planted_bugs.py lists them")
+    if not os.path.exists(os.path.join(args.build, "build.ninja")):
+        parser.error(f"{args.build} is no build tree of Ninja: configure one with "
+                     "-DOPTLEASE_TESTS=ON first")
     build = Build(args.build)
     survivors = []
     for name, path, before, after in PLANTED:
@@ -135,7 +142,7 @@ def main():
             survivors.append(name)
             print(f"SURVIVES: {name}", flush=True)
         elif args.table:
-            print(f"| {name.replace('_', ' ')} | `{path}` | {found[0]} | {found[1]} |", flush=True)
+            print(f"| `{name}` | `{path}` | {found[0]} | {found[1]} |", flush=True)
         else:
             print(f"found: {name}: seed {found[0]}, event {found[1]}: {found[2]} "
                   f"({time.monotonic() - begun:.0f} s)", flush=True)

@@ -36,7 +36,11 @@ struct Totals {
 
 uint64_t wanted(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  if (text == nullptr) return otherwise;
+  char* end = nullptr;
+  const uint64_t number = std::strtoull(text, &end, 10);
+  OPTLEASE_CHECK(end != text && *end == '\0', "%s is no number: '%s'", name, text);
+  return number;
 }
 
 void run_world(uint64_t seed, bool faults, Totals* totals) {
@@ -73,6 +77,7 @@ class Simulation : public testing::Test {
     init_logging("simulation", LogLevel::kError);
     std::signal(SIGABRT, on_abort);
     std::signal(SIGSEGV, on_abort);
+    std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves must not leave segments behind
   }
 };
 

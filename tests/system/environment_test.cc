@@ -149,6 +149,25 @@ TEST(Surroundings, StopTellsNoLieWhereTheLauncherIsKilledMeanwhile) {
   }
 }
 
+TEST(Surroundings, StopSaysThatTheStateIsThereWhereTheLauncherIsKilledBeforeItAnswers) {
+  SystemJob job("killed-before");
+  job.use("synthetic.toml", kLongJob);
+  job.start();
+  ASSERT_TRUE(job.wait_for_step(3));
+  const pid_t launcher = job.launcher_pid();
+  ASSERT_EQ(kill(launcher, SIGSTOP), 0);
+  std::thread killer([launcher] {
+    poll(nullptr, 0, 500);
+    kill(launcher, SIGKILL);
+  });
+  const CommandResult stop = job.command({"stop", "{job}"}, 60);
+  killer.join();
+  EXPECT_EQ(stop.exit_code, static_cast<int>(ExitCode::kLauncherLost)) << stop.output;
+  EXPECT_NE(stop.output.find("--resume` goes on from it"), std::string::npos) << stop.output;
+  job.wait(30);
+  EXPECT_EQ(job.command({"clean", "{job}"}).exit_code, 0);
+}
+
 bool has_null_descriptors(pid_t pid) {
   std::error_code gone;
   for (const int fd : {0, 1, 2}) {
