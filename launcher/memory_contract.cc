@@ -11,7 +11,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Estimates, on the safe side, for what a plan cannot know exactly.
-constexpr uint64_t kProcessBytes = 24ull << 20;       // code, heap, stacks, sockets' buffers
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kProcessBytes = 64ull << 20;  // the runtime's shadow memory and quarantine, too
+#else
+constexpr uint64_t kProcessBytes = 24ull << 20;  // code, heap, stacks, sockets' buffers
+#endif
 constexpr uint64_t kCudaProcessBytes = 512ull << 20;  // of host memory, with a CUDA context
 constexpr uint64_t kDescriptorsFixed = 64;            // log, sockets, epoll, libraries
 // Of the launcher a child: pidfd, lifeline, log, connection; of the store a rank: arena,

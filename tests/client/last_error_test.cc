@@ -20,6 +20,10 @@ void* operator new(std::size_t bytes) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+// The library's own would allocate where it pleases, which a sanitizer's does.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return memory_is_out ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 // Inlined, GCC takes them for a mismatch with the library's operator new.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

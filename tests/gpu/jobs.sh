@@ -199,9 +199,11 @@ split_jobs() {
     >> "$work/lost-split.log" 2>&1
   code=$?
   [ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
-  cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null |
-    grep -q "from a checkpoint" ||
+  if ! cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null |
+    grep -q "from a checkpoint"; then
     fail "lost-split: no words about what is lost"
+    tail -20 "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null
+  fi
   "$bin/optlease" clean lost-split > /dev/null 2>&1
 }
 

@@ -102,17 +102,19 @@ TEST_F(HugePagesTest, BuffersWithoutANameAreMappedTheSameWay) {
 TEST_F(HugePagesTest, AddressSpaceThatIsNotUsedIsGivenBack) {
   { const AddressRange first(kBytes); }  // the allocator's and the test's own mappings are made now
   const size_t before = mappings();
+  // A few more are an allocator's, above all a sanitizer's; of a hundred ranges none is left.
+  constexpr size_t kOfTheAllocator = 16;
   for (int i = 0; i < 100; ++i) {
     const AddressRange range(kBytes + static_cast<uint64_t>(i) * 4096);
     ASSERT_NE(range.at(), nullptr);
     ASSERT_TRUE(aligned(range.at()));
   }
-  EXPECT_LE(mappings(), before + 2);
+  EXPECT_LE(mappings(), before + kOfTheAllocator);
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(Segment::create(name(), kBytes).is_ok());
     Segment::unlink(name());
   }
-  EXPECT_LE(mappings(), before + 4);
+  EXPECT_LE(mappings(), before + kOfTheAllocator);
   EXPECT_EQ(AddressRange(kHugePageBytes - 1).at(), nullptr);
 }
 

@@ -19,7 +19,7 @@ inline uint64_t resident_bytes() {
 // What a sanitizer's runtime keeps of memory that was freed (AddressSanitizer's quarantine, shadow
 // memory), to be allowed on top.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr uint64_t kSanitizerKeepsBytes = 320u << 20;
+inline constexpr uint64_t kSanitizerKeepsBytes = 512u << 20;
 #else
 inline constexpr uint64_t kSanitizerKeepsBytes = 0;
 #endif
