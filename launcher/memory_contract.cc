@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 // Estimates, on the safe side, for what a plan cannot know exactly.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kProcessBytes = 64ull << 20;  // the runtime's shadow memory and quarantine, too
+constexpr uint64_t kProcessBytes = 128ull << 20;  // the runtime's shadow memory and quarantine, too
 #else
 constexpr uint64_t kProcessBytes = 24ull << 20;  // code, heap, stacks, sockets' buffers
 #endif

@@ -209,6 +209,10 @@ ExitCode run_job(const RunOptions& options) {
   if (report.job.empty()) return code;  // it never began
   report.config_path = config.value().path;
   const Status written = write_report(report, options);
+  // Who asked for no summary is told of a failure all the same.
+  if (options.quiet && !options.json && code != ExitCode::kOk && code != ExitCode::kInterrupted) {
+    (void)fail(options, report.ending_text, code);
+  }
   if (written.is_ok()) return code;
   return fail(options, "the report: " + written.message(),
               code == ExitCode::kOk ? ExitCode::kIo : code);

@@ -77,7 +77,7 @@ void add_run_command(CLI::App& app, Command* chosen) {
   command->add_option("--report", options->report_path, "Write the report (JSON) to this file")
       ->check(refuse_empty);
   command->add_flag("--json", options->json, "Print the report on stdout, progress on stderr");
-  command->add_flag("--quiet", options->quiet, "No progress and no summary");
+  command->add_flag("--quiet", options->quiet, "No progress and no summary: only what went wrong");
   command->callback([=] {
     if (*resume) options->mode = StartMode::kResume;
     if (*fresh) options->mode = StartMode::kFresh;

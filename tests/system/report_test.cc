@@ -96,6 +96,25 @@ TEST(Report, AnActorThatIsKilledFromOutsideTakesNoFigureWithIt) {
   EXPECT_EQ(report["status"], "passed") << report["checks"].dump(1);
 }
 
+TEST(Report, AQuietJobSaysWhyItFailedAndNothingElse) {
+  SystemJob job("quiet");
+  job.use("synthetic.toml", kSteps);
+  job.add("restart.intensity=0");
+  job.rehearse("gpu_actor", 1, 3, "update", 1);
+  job.start({"--quiet"});
+  const CommandResult failed = job.wait();
+  EXPECT_EQ(failed.exit_code, static_cast<int>(ExitCode::kCrashLoop)) << failed.output;
+  EXPECT_EQ(failed.output.rfind("optlease run: gpu_actor 1 ", 0), 0u) << failed.output;
+  EXPECT_EQ(std::count(failed.output.begin(), failed.output.end(), '\n'), 1) << failed.output;
+  job.command({"clean", "{job}"});
+  SystemJob calm("silent");
+  calm.use("synthetic.toml", kSteps);
+  calm.start({"--quiet"});
+  const CommandResult passed = calm.wait();
+  EXPECT_EQ(passed.exit_code, 0);
+  EXPECT_EQ(passed.output, "");
+}
+
 TEST(Report, NamesStepAndPhaseOfEveryConfiguredKill) {
   SystemJob job("places");
   job.use("synthetic.toml", kSteps);
