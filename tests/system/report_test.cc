@@ -7,9 +7,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "actors/runtime/exit_code.h"
 #include "tests/support/system_job.h"
 
 namespace optlease {
