@@ -149,6 +149,16 @@ TEST(Surroundings, StopTellsNoLieWhereTheLauncherIsKilledMeanwhile) {
   }
 }
 
+// How many ends of sockets of that path there are: the listener, and one for each connection.
+int ends_of(const std::string& path) {
+  std::ifstream sockets("/proc/net/unix");
+  int ends = 0;
+  for (std::string line; std::getline(sockets, line);) {
+    if (line.size() >= path.size() && line.ends_with(path)) ++ends;
+  }
+  return ends;
+}
+
 TEST(Surroundings, StopSaysThatTheStateIsThereWhereTheLauncherIsKilledBeforeItAnswers) {
   SystemJob job("killed-before");
   job.use("synthetic.toml", kLongJob);
@@ -156,8 +166,11 @@ TEST(Surroundings, StopSaysThatTheStateIsThereWhereTheLauncherIsKilledBeforeItAn
   ASSERT_TRUE(job.wait_for_step(3));
   const pid_t launcher = job.launcher_pid();
   ASSERT_EQ(kill(launcher, SIGSTOP), 0);
-  std::thread killer([launcher] {
-    poll(nullptr, 0, 500);
+  const std::string socket = job.directory() + "/optlease/" + job.name() + "/launcher.sock";
+  const int before = ends_of(socket);
+  ASSERT_GE(before, 1) << socket;
+  std::thread killer([&] {
+    for (int i = 0; i < 3000 && ends_of(socket) == before; ++i) poll(nullptr, 0, 10);
     kill(launcher, SIGKILL);
   });
   const CommandResult stop = job.command({"stop", "{job}"}, 60);
