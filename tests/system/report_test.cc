@@ -102,11 +102,15 @@ TEST(Report, AQuietJobSaysWhyItFailedAndNothingElse) {
   SystemJob job("quiet");
   job.use("synthetic.toml", kSteps);
   job.add("restart.intensity=0");
-  job.rehearse("gpu_actor", 1, 3, "update", 1);
+  job.add("job.steps=100000");
   job.start({"--quiet"});
+  ASSERT_TRUE(job.wait_for_step(3));
+  ASSERT_EQ(kill(job.pid_of("gpu_actor", 1), SIGKILL), 0);
   const CommandResult failed = job.wait();
   EXPECT_EQ(failed.exit_code, static_cast<int>(ExitCode::kCrashLoop)) << failed.output;
-  EXPECT_EQ(failed.output.rfind("optlease run: gpu_actor 1 ", 0), 0u) << failed.output;
+  EXPECT_EQ(failed.output.rfind("optlease run: 1 restarts within 60000 ms", 0), 0u)
+      << failed.output;
+  EXPECT_NE(failed.output.find("gpu_actor 1 (crash)"), std::string::npos) << failed.output;
   EXPECT_EQ(std::count(failed.output.begin(), failed.output.end(), '\n'), 1) << failed.output;
   job.command({"clean", "{job}"});
   SystemJob calm("silent");
