@@ -279,7 +279,10 @@ void go_back_in_time(const std::string& name, Exchange exchange, bool actors_die
   kill(job.launcher_pid(), SIGCONT);
   const CommandResult result = job.wait(60);
   EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kCorruptState)) << result.output;
-  EXPECT_NE(result.output.find("older copy"), std::string::npos) << result.output;
+  // An actor in the middle of an update may be the first to see it, by the sums of its gradients.
+  EXPECT_TRUE(result.output.find("older copy") != std::string::npos ||
+              result.output.find("bits of them changed since") != std::string::npos)
+      << result.output;
   const Json report = job.report();
   EXPECT_EQ(report["status"], "failed");
   EXPECT_EQ(report["state_kept"], true);

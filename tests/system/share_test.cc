@@ -55,7 +55,8 @@ TEST(Share, EqualRanksWithoutACeilingNeverWaitAtTheirStart) {
   job.use("synthetic.toml", {"job.steps=2", "model.elements=30000", "offload.chunk_size_mb=0.0625",
                              "gradients.nonfinite_steps=[]"});
   // Three chunks a rank are one pipeline: all of them are asked for at once and nobody is ahead.
-  for (const Json& rank : job.run()["ranks"]) EXPECT_EQ(rank["leases_deferred"], 0);
+  const Json report = job.run();
+  for (const Json& rank : report["ranks"]) EXPECT_EQ(rank["leases_deferred"], 0);
 }
 
 TEST(Share, NoCeilingChangesABit) {
