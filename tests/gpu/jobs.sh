@@ -186,7 +186,8 @@ split_jobs() {
   [ "$digests" -gt 0 ] || fail "hold-split: no digest of the running job"
   same hold-split "$oracle"
 
-  # All killed at one instant: what stayed on the device is lost, and the resumed job says so.
+  # All killed at one instant: what stayed on the device is lost (the resident slots, or the summed
+  # gradients of a step that was open), and the resumed job says so.
   lost=(--set job.name=lost-split --set ranks.world_size=1 "${sized[@]}")
   lost+=(--set offload.fraction=0.6)
   "$bin/optlease" run "$configs/cuda.toml" --quiet "${lost[@]}" > "$work/lost-split.log" 2>&1 &
@@ -200,7 +201,7 @@ split_jobs() {
   code=$?
   [ "$code" -eq 10 ] || fail "lost-split: resumed with code $code, wanted 10 (corrupt_state)"
   if ! cat "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null |
-    grep -q "from a checkpoint"; then
+    grep -q "lay in the device's memory"; then
     fail "lost-split: no words about what is lost"
     tail -20 "$work/lost-split.log" "$work/optlease/lost-split/"*.log 2> /dev/null
   fi
