@@ -301,4 +301,36 @@ std::string why_invalid(const SegmentPlan& plan) {
   return {};
 }
 
+std::string why_not_laid_out(const SegmentPlan& plan) {
+  std::vector<uint64_t> chunks(plan.world_size);
+  for (const SpaceSpec& space : plan.spaces) {
+    uint64_t offset = 0;
+    for (const TensorSpec& tensor : space.tensors) {
+      uint64_t elements = 1;
+      for (uint64_t dim : tensor.shape) {
+        if (dim != 0 && elements > kTensorElementsMax / dim) return "a shape overflows";
+        elements *= dim;
+      }
+      if (elements != tensor.elements || tensor.flat_offset != offset) {
+        return "the shape or place of '" + tensor.name + "' does not hold";
+      }
+      offset += elements;
+      if (offset > kTensorElementsMax) return "space '" + space.name + "' overflows";
+    }
+    const auto members = static_cast<uint32_t>(space.members.size());
+    if (space.elements != offset || space.shard_elements != shard_elements_for(offset, members)) {
+      return "the element counts of space '" + space.name + "' do not hold";
+    }
+    if (space.chunk_elements == 0 || space.chunk_elements % kShardAlignElements != 0) {
+      return "the chunk size of space '" + space.name + "' is no multiple of 64 elements";
+    }
+    for (uint32_t m = 0; m < members; ++m) {
+      uint64_t& of_rank = chunks[space.members[m].value];
+      of_rank += divide_up(shard_range(space, m).size(), space.chunk_elements);
+      if (of_rank > kRankChunkCountMax) return "a rank has more than 2^22 chunks";
+    }
+  }
+  return {};
+}
+
 }  // namespace optlease
