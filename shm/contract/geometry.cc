@@ -266,6 +266,7 @@ std::string why_invalid(const SegmentPlan& plan) {
   for (const SpaceSpec& space : plan.spaces) {
     if (space.name.empty() || space.name.size() >= kNameBytes)
       return "a space's name is not 1..63 bytes";
+    if (space.name.find('\0') != std::string::npos) return "a space's name holds a zero byte";
     if (!names.insert(space.name).second) return "two spaces are named '" + space.name + "'";
     if (space.members.empty()) return "space '" + space.name + "' has no ranks";
     for (size_t i = 0; i < space.members.size(); ++i) {
@@ -285,6 +286,7 @@ std::string why_invalid(const SegmentPlan& plan) {
     for (const TensorSpec& tensor : space.tensors) {
       if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes)
         return "a parameter's name is not 1..191 bytes";
+      if (tensor.name.find('\0') != std::string::npos) return "a parameter's name holds a zero byte";
       if (!tensor_names.insert(tensor.name).second)
         return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
       if (tensor.global_shape.size() != tensor.global_offset.size() ||

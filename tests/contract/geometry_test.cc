@@ -279,6 +279,9 @@ TEST(Geometry, NamesEveryBrokenRuleOfAPlan) {
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].param_dtype = static_cast<DType>(9); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = "a.t0"; }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = std::string(192, 't'); }));
+  // The segment's names end there: it would spell another plan than its own.
+  EXPECT_TRUE(broken([](auto* p) { p->spaces[0].name = std::string("a\0b", 3); }));
+  EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = std::string("a\0b", 3); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].shape.assign(9, 1); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].global_shape = {1}; }));
 }

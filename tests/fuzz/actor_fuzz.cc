@@ -104,7 +104,7 @@ class Machine {
 class Trainer {
  public:
   explicit Trainer(Input* input) {
-    facts_.committed = input->take<int8_t>() % 8;
+    facts_.committed = input->byte() % 8 - 1;
     facts_.published = facts_.committed - input->byte() % 2;
     facts_.last = kLastStep;
     facts_.quiet = (input->byte() & 1) != 0;

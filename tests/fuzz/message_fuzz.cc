@@ -152,7 +152,8 @@ void try_vault_session(Input input) {
     Result<UniqueFd> memory = create_memfd("fuzz", 4096);
     OPTLEASE_CHECK(memory.is_ok(), "%s", memory.status().text().c_str());
     Stranger strangers[] = {Stranger(path), Stranger(path)};
-    uint32_t replies = 0, whole_messages = 0;
+    vault.value().serve(0);  // their time begins
+    uint32_t replies = 0;
     uint64_t sent = 0;
     for (uint64_t now_ms = 1; !input.empty() && now_ms < 64; ++now_ms) {
       const uint8_t how = input.byte();
@@ -162,7 +163,7 @@ void try_vault_session(Input input) {
       vault.value().serve(now_ms);
       for (Stranger& stranger : strangers) replies += stranger.take_replies();
     }
-    whole_messages = static_cast<uint32_t>(sent / sizeof(VaultMessage));
+    const auto whole_messages = static_cast<uint32_t>(sent / sizeof(VaultMessage));
     OPTLEASE_CHECK(replies <= whole_messages, "%u replies to %u", replies, whole_messages);
     OPTLEASE_CHECK(vault.value().holdings().size() <= whole_messages, "more than was put");
     OPTLEASE_CHECK(vault.value().held_bytes() <= 4096ull * whole_messages, "bytes of nothing");

@@ -69,6 +69,12 @@ trap 'for pid in "${!name_of[@]}"; do kill "$pid" 2>/dev/null || true; clean "$p
 # What a fuzzer that was ended leaves in /dev/shm.
 clean() { rm -rf "/dev/shm/optlease-fuzz-$1" "/dev/shm/optlease-fuzz-$1".*; }
 
+# And what one left that was run by hand and found something.
+for left in /dev/shm/optlease-fuzz-*; do
+  pid=${left##*/optlease-fuzz-} pid=${pid%%.*}
+  [ ! -e "$left" ] || [ -e "/proc/$pid" ] || clean "$pid"
+done
+
 start() { # name longest-input memory
   local name=$1 corpus=$folder/corpus/$1 seeds=$folder/seeds/$1
   rm -rf "$seeds" && mkdir -p "$corpus" "$seeds"

@@ -96,6 +96,16 @@ bool try_control(std::string_view image) {
   return true;
 }
 
+// What was just made is at rest, and its plan makes the same again.
+void check_whole(const std::string& image) {
+  const MappedImage mapped(image, segment_bytes(image));
+  const Result<ControlView> view = ControlView::over(mapped.data(), segment_bytes(image));
+  OPTLEASE_CHECK(view.is_ok(), "what was made for a plan: %s", view.status().text().c_str());
+  OPTLEASE_CHECK(check_control_at_rest(view.value()).is_ok(), "a new segment is damaged");
+  OPTLEASE_CHECK(control_image(view.value().plan(), view.value().step_committed()) == image,
+                 "the plan of a segment makes another one");
+}
+
 void patch(Input input, std::string* image) {
   for (size_t i = 0; i < kPatchesMax && !input.empty() && !image->empty(); ++i) {
     const size_t at = input.take<uint16_t>() % image->size();
@@ -111,12 +121,8 @@ void try_plan(Input input) {
   SegmentPlan plan = plan_from(input);
   if (!lay_out(&plan, chunk).is_ok() || !why_invalid(plan).empty() || !is_small(plan)) return;
   std::string image = control_image(plan, input.byte() % 4 - 1);
-  OPTLEASE_CHECK(try_control(image), "what was made for a plan is refused");
-  const MappedImage mapped(image, segment_bytes(image));
-  const auto view = ControlView::over(mapped.data(), segment_bytes(image));
-  OPTLEASE_CHECK(check_control_at_rest(view.value()).is_ok(), "a new segment is damaged");
-  OPTLEASE_CHECK(control_image(view.value().plan(), view.value().step_committed()) == image,
-                 "the plan of a segment makes another one");
+  check_whole(image);
+  try_control(image);
   if (input.empty()) return;
   patch(input, &image);
   repair_control(&image);
