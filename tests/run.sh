@@ -6,8 +6,8 @@
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
 #   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
-#   bash tests/run.sh --no-fuzz           without the fuzzers: a minute each, where neither a preset nor
-#                                         a label is asked for; they need clang (tests/fuzz/run.sh)
+#   bash tests/run.sh --no-fuzz           without the fuzzers (tests/fuzz/run.sh; they need clang), a
+#                                         minute each where no preset or label is asked for
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -286,7 +286,8 @@ std::string why_invalid(const SegmentPlan& plan) {
     for (const TensorSpec& tensor : space.tensors) {
       if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes)
         return "a parameter's name is not 1..191 bytes";
-      if (tensor.name.find('\0') != std::string::npos) return "a parameter's name holds a zero byte";
+      if (tensor.name.find('\0') != std::string::npos)
+        return "a parameter's name holds a zero byte";
       if (!tensor_names.insert(tensor.name).second)
         return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
       if (tensor.global_shape.size() != tensor.global_offset.size() ||

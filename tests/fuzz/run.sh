@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzzers with clang (preset fuzz) and runs them side by side, then says in a table how far
-# each came. Ends with 1, and the path of what reproduces it, where one of them found something.
+# Builds the fuzzers with clang (preset fuzz) and runs them side by side, then says in a table how
+# far each came. Ends with 1, and the path of what reproduces it, where one found something.
 #
 #   bash tests/fuzz/run.sh                 every fuzzer for a minute
 #   bash tests/fuzz/run.sh --seconds N     for N seconds each
@@ -9,13 +9,13 @@
 #   bash tests/fuzz/run.sh --jobs N        at most N at once (as many as there are cores)
 #   bash tests/fuzz/run.sh --seed N        libFuzzer's seed; another one each time without it
 #
-# What they learnt stays in build/fuzz/corpus, and the next run goes on from there; the log of each is
-# build/fuzz/logs/NAME.log. To see a finding again: build/fuzz/bin/NAME FILE
+# What they learnt stays in build/fuzz/corpus, and the next run goes on from there; the log of each
+# is build/fuzz/logs/NAME.log. To see a finding again: build/fuzz/bin/NAME FILE
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# The longest input and the most memory (MiB) of each. The first is for frames longer than any message
-# may be; the memory holds AddressSanitizer's own as well.
+# The longest input and the most memory (MiB) of each. The first is for frames longer than any
+# message may be; the memory holds AddressSanitizer's own as well.
 fuzzers=(
   "message_fuzz 1200000 700"
   "store_fuzz 4096 500"
@@ -59,7 +59,7 @@ targets=()
 for line in "${fuzzers[@]}"; do targets+=("${line%% *}"); done
 cmake --build build/fuzz --parallel "$jobs" --target "${targets[@]}" | tail -n 1
 
-export ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=1:allocator_may_return_null=0
+export ASAN_OPTIONS=quarantine_size_mb=16:malloc_context_size=6:detect_leaks=1
 export UBSAN_OPTIONS=print_stacktrace=1
 folder=build/fuzz
 mkdir -p $folder/logs $folder/found
@@ -90,7 +90,7 @@ start() { # name longest-input memory
   local words=()
   [ ! -s "$seeds.words" ] || words=(-dict="$seeds.words")
   $folder/bin/"$name" "$corpus" "$seeds" "${words[@]}" -runs="$runs" -max_total_time="$seconds" \
-    -seed="$seed" -max_len="$2" -rss_limit_mb="$3" -timeout=20 -print_final_stats=1 \
+    -seed="$seed" -entropic=0 -max_len="$2" -rss_limit_mb="$3" -timeout=20 -print_final_stats=1 \
     -artifact_prefix=$folder/found/"$name"- >$folder/logs/"$name".log 2>&1 &
   name_of[$!]=$name
 }

@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int kOperationsMax = 96;
+constexpr int kOperationsMax = 64;
 
 }  // namespace
 

@@ -55,6 +55,7 @@ class StoreWorld {
   std::optional<StoreService> service_;
   uint64_t now_ms_ = 1000;
   uint64_t sequence_ = 0;
+  uint32_t kills_ = 0;
   uint64_t lives_[2] = {0, 0};  // the newest incarnation of each rank
   Grant grants_[2];             // the last one that each was given
   uint64_t hold_id_ = 0;        // the last one that was granted
