@@ -6,7 +6,7 @@
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
 #   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
-#   bash tests/run.sh --no-fuzz           without the fuzzers (tests/fuzz/run.sh; they need clang), a
+#   bash tests/run.sh --no-fuzz           without the fuzzers (tests/fuzz/run.sh, with clang), a
 #                                         minute each where no preset or label is asked for
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
