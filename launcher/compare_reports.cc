@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "launcher/json_text.h"
+
 namespace optlease {
 namespace {
 
@@ -102,8 +104,12 @@ std::string digest_of(const Json& report) {
 Result<ReportComparison> compare_reports(const std::string& name_a, const std::string& json_a,
                                          const std::string& name_b, const std::string& json_b) {
   try {
-    const Json a = Json::parse(json_a);
-    const Json b = Json::parse(json_b);
+    const auto a = parse_flat_json<Json>(json_a);
+    const auto b = parse_flat_json<Json>(json_b);
+    if (a.is_discarded() || b.is_discarded()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "'" + (a.is_discarded() ? name_a : name_b) + "' is no JSON, or nests too deep");
+    }
     ReportComparison out;
     out.text = "first:  " + name_a + "\nsecond: " + name_b + "\n\n" + curves_text(a, b) + "\n" +
                deaths_text("first", a) + deaths_text("second", b) + "\n";

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "launcher/config_schema.h"
+#include "shm/contract/ids.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
@@ -23,7 +24,7 @@ constexpr KeyRange from_until(double min, double max) {
 inline constexpr double kElementsMax = 70368744177664.0;
 inline constexpr double kSecondsMax = 7 * 24 * 3600;
 inline constexpr double kMillisecondsMax = kSecondsMax * 1000;
-inline constexpr double kStepMax = 1e12;
+inline constexpr auto kStepsMax = static_cast<double>(kStepMax);
 inline constexpr KeyRange kTimeoutRange{
     .min = 0, .max = kSecondsMax, .open_min = true, .parts = 1000};
 inline constexpr KeyRange kSizeRange = in_parts(0, 1048576, 1 << 20);  // MiB, kept as bytes
@@ -54,7 +55,7 @@ using enum KeyType;
 inline constexpr KeyRule kKeys[] = {
     {"job", "name", kString, "", nullptr, kAny, "",
      "Names the run directory and the segments: letters, digits, `_`, `-`; at most 48."},
-    {"job", "steps", kInteger, "steps", nullptr, between(0, kStepMax), "",
+    {"job", "steps", kInteger, "steps", nullptr, between(0, kStepsMax), "",
      "The job is done when this step is committed; 0 only initialises the state."},
     {"job", "keep_state", kBool, "", "false", kAny, "",
      "Keep the segments at a clean end, so that a later start with more steps goes on from them."},
@@ -144,7 +145,7 @@ inline constexpr KeyRule kKeys[] = {
     {"gradients", "seed", kInteger, "", "0", at_least(0), "", "Of synthetic gradients."},
     {"gradients", "average", kBool, "", "true", kAny, "",
      "Divide the sum by the number of ranks of the space."},
-    {"gradients", "nonfinite_steps", kIntegers, "steps", "[]", between(1, kStepMax), "",
+    {"gradients", "nonfinite_steps", kIntegers, "steps", "[]", between(1, kStepsMax), "",
      "Synthetic gradients of these steps hold a NaN: each step must be skipped."},
     {"gradients", "collective_timeout_s", kNumber, "s", "30.0", between(1, kSecondsMax), "",
      "A collective in which nothing arrives for so long has lost a peer."},
@@ -188,7 +189,7 @@ inline constexpr KeyRule kKeys[] = {
      "Who is killed."},
     {"rehearse", "rank", kInteger, "", "0", between(0, kRankCountMax - 1), "",
      "Whose actor or trainer; unused for the host store."},
-    {"rehearse", "step", kInteger, "", nullptr, between(1, kStepMax), "",
+    {"rehearse", "step", kInteger, "", nullptr, between(1, kStepsMax), "",
      "The step in which it happens."},
     {"rehearse", "phase", kString, "", "\"copy_out\"", kAny, kPhases,
      "The moment within the step."},

@@ -9,9 +9,6 @@
 namespace optlease {
 namespace {
 
-// More chunks a rank than this would make tables larger than what they describe is worth.
-constexpr uint64_t kRankChunkCountMax = 1u << 22;
-
 using Notes = std::vector<std::string>;
 
 bool same(const GroupParams& a, const GroupParams& b) {

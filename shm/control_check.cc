@@ -85,25 +85,7 @@ Status check_spaces(const ControlView& view) {
 Status check_plan(const SegmentPlan& plan, const SegmentHeader& header) {
   if (const std::string why = why_invalid(plan); !why.empty()) return corrupt(why);
   if (layout_hash(plan) != header.layout_hash) return corrupt("the layout hash does not hold");
-  for (const SpaceSpec& space : plan.spaces) {
-    uint64_t offset = 0;
-    for (const TensorSpec& tensor : space.tensors) {
-      uint64_t elements = 1;
-      for (uint64_t dim : tensor.shape) {
-        if (dim != 0 && elements > kTensorElementsMax / dim) return corrupt("a shape overflows");
-        elements *= dim;
-      }
-      if (elements != tensor.elements || tensor.flat_offset != offset) {
-        return corrupt("the shape or place of '" + tensor.name + "' does not hold");
-      }
-      offset += elements;
-      if (offset > kTensorElementsMax) return corrupt("space '" + space.name + "' overflows");
-    }
-    const auto members = static_cast<uint32_t>(space.members.size());
-    if (space.elements != offset || space.shard_elements != shard_elements_for(offset, members)) {
-      return corrupt("the element counts of space '" + space.name + "' do not hold");
-    }
-  }
+  if (const std::string why = why_not_laid_out(plan); !why.empty()) return corrupt(why);
   return Status::ok();
 }
 
@@ -207,7 +189,7 @@ Status check_control_header(const void* data, uint64_t bytes) {
   }
   if (state != static_cast<uint32_t>(SegmentState::kReady)) return corrupt("its state is unknown");
   if (header.kept_on_purpose.load() > 1) return corrupt("kept_on_purpose is neither 0 nor 1");
-  if (header.step_committed.load() < kNoStep) return corrupt("step_committed is below -1");
+  if (!is_step(header.step_committed.load())) return corrupt("step_committed is out of range");
   return Status::ok();
 }
 

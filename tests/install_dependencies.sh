@@ -16,6 +16,7 @@ test_packages=(
   binutils                                       # the vectorisation test
   libgtest-dev libgmock-dev libbenchmark-dev     # tests and benchmarks
   clang-tidy                                     # the naming gate
+  clang libclang-rt-dev llvm                     # the fuzzers, and names in what they report
 )
 tests=yes list=no
 for word in "$@"; do

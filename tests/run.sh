@@ -6,18 +6,22 @@
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
 #   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
+#   bash tests/run.sh --no-fuzz           without the fuzzers (tests/fuzz/run.sh, with clang), a
+#                                         minute each where no preset or label is asked for
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=release
 label=
+fuzz=yes
 while [ $# -gt 0 ]; do
   case "$1" in
-    --preset) preset=${2:?--preset needs a name}; shift 2 ;;
-    --label) label=${2:?--label needs unit or system}; shift 2 ;;
+    --no-fuzz) fuzz=no; shift ;;
+    --preset) fuzz=no preset=${2:?--preset needs a name}; shift 2 ;;
+    --label) fuzz=no label=${2:?--label needs unit or system}; shift 2 ;;
     --long) export OPTLEASE_TEST_LONG=1; shift ;;
     --seed) export OPTLEASE_TEST_SEED=${2:?--seed needs a number}; shift 2 ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
 done
@@ -27,6 +31,7 @@ echo "configure: preset $preset"
 cmake --preset "$preset" -DOPTLEASE_TESTS=ON
 echo "build: $(nproc) jobs"
 cmake --build --preset "$preset" --parallel "$(nproc)"
+[ "$fuzz" = no ] || bash tests/fuzz/run.sh
 echo "test: preset $preset${label:+, label $label}"
 # Loopback and shared memory are the only things the tests touch; system tests run one at a time
 # (RUN_SERIAL), unit tests side by side.

@@ -195,6 +195,8 @@ class RepeatedKeys {
 // business.
 std::string why_invalid(const JobPlan& plan) {
   if (std::string rule = why_invalid(plan.segment); !rule.empty()) return rule;
+  if (std::string rule = why_not_laid_out(plan.segment); !rule.empty()) return rule;
+  if (plan.steps < 0 || plan.steps > kStepMax) return "'steps' is out of range";
   const auto& spaces = plan.segment.spaces;
   for (const GroupParams& group : plan.optimizer.groups) {
     if (const char* rule = why_invalid(group)) return rule;

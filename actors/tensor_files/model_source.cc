@@ -10,10 +10,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "actors/tensor_files/json_depth.h"
+
 namespace optlease {
 namespace {
 
 constexpr uint64_t kIndexBytesMax = kSafetensorsHeaderBytesMax;
+constexpr int kIndexDepthMax = 16;  // index -> weight_map needs two, metadata may have some
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kSuffix = ".safetensors";
 
@@ -56,6 +59,8 @@ using WeightMap = std::map<std::string, std::vector<std::string>>;
 Status read_weight_map(const std::string& index_path, WeightMap* out) {
   const Result<std::string> text = read_text(index_path);
   if (!text) return text.status();
+  if (json_nests_deeper(text.value(), kIndexDepthMax))
+    return refuse(StatusCode::kCorrupt, index_path, "nests deeper than an index does");
   const nlohmann::json json = nlohmann::json::parse(text.value(), nullptr, false);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
     return refuse(StatusCode::kCorrupt, index_path, "is no JSON object with a weight_map");

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "actors/tensor_files/json_depth.h"
 #include "actors/tensor_files/safetensors.h"
 
 namespace optlease {
@@ -27,7 +28,7 @@ Status corrupt(const std::string& what) { return Status(StatusCode::kCorrupt, wh
 // nlohmann keeps the last of two equal keys; a header with two is refused here.
 class DuplicateFinder {
  public:
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+  bool operator()(Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) {
       keys_.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
@@ -36,16 +37,13 @@ class DuplicateFinder {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!keys_.back().insert(key).second && duplicate_.empty()) duplicate_ = "'" + key + "'";
     }
-    if (depth > kHeaderDepthMax) too_deep_ = true;
-    return depth <= kHeaderDepthMax;
+    return true;
   }
   const std::string& duplicate() const { return duplicate_; }
-  bool too_deep() const { return too_deep_; }
 
  private:
   std::vector<std::unordered_set<std::string>> keys_;
   std::string duplicate_;
-  bool too_deep_ = false;
 };
 
 Status take_shape(const Json& shape, FileTensor* tensor) {
@@ -132,15 +130,14 @@ Status check_cover(const std::vector<FileTensor>& tensors, uint64_t data_bytes) 
 
 Status parse_json(std::string_view header, Json* json) {
   if (header.empty() || header.front() != '{') return corrupt("the header does not begin with '{'");
+  if (json_nests_deeper(header, kHeaderDepthMax))
+    return corrupt("the header nests deeper than the format does");
   DuplicateFinder finder;
   *json = Json::parse(
       header.begin(), header.end(),
-      [&finder](int depth, Json::parse_event_t event, Json& parsed) {
-        return finder(depth, event, parsed);
-      },
+      [&finder](int, Json::parse_event_t event, Json& parsed) { return finder(event, parsed); },
       /*allow_exceptions=*/false);
   if (json->is_discarded()) return corrupt("the header is no JSON in UTF-8");
-  if (finder.too_deep()) return corrupt("the header nests deeper than the format does");
   if (!finder.duplicate().empty())
     return corrupt("the header names " + finder.duplicate() + " twice");
   if (!json->is_object()) return corrupt("the header is no JSON object");

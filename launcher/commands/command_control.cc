@@ -13,6 +13,7 @@
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
 #include "launcher/job_state.h"
+#include "launcher/json_text.h"
 #include "launcher/process.h"
 #include "shm/job_lock.h"
 #include "shm/processes.h"
@@ -49,7 +50,7 @@ ExitCode ask(const char* command, const RunDirectory& run, const ControlFlags& f
     return complain(command, reply.status().message(), ExitCode::kNotRunning);
   }
   if (!reply) return complain(command, reply.status());
-  *out = json::parse(reply.value(), nullptr, false);
+  *out = parse_flat_json<json>(reply.value());
   if (!out->is_object()) {
     return complain(command, "the launcher's reply is not understood", ExitCode::kInternal);
   }
@@ -128,7 +129,7 @@ void look_again(const RunDirectory& run, Laggards* laggards) {
   const auto reply =
       ask_launcher(context, run, ControlRequest{}, kLookMs, [] { return Status::ok(); });
   if (!reply) return;
-  const json status = json::parse(reply.value(), nullptr, false);
+  const json status = parse_flat_json<json>(reply.value());
   if (status.is_object() && status.contains("processes")) laggards->look(status);
 }
 

@@ -12,6 +12,7 @@
 #include "launcher/commands/commands.h"
 #include "launcher/control_channel.h"
 #include "launcher/job_claim.h"
+#include "launcher/json_text.h"
 #include "launcher/memory_contract.h"
 #include "launcher/process.h"
 
@@ -112,7 +113,7 @@ ExitCode status_command(const StatusFlags& flags) {
                             [&run] { return check_live(run.value()); });
   if (reply.status().code() == StatusCode::kNotFound) return dead_job(run.value(), flags);
   if (!reply) return complain("status", reply.status());
-  const Json status = Json::parse(reply.value(), nullptr, false);
+  const Json status = parse_flat_json<Json>(reply.value());
   if (!status.is_object() || !status.contains("processes")) {
     return complain("status", "the launcher's reply is not understood", ExitCode::kInternal);
   }

@@ -266,6 +266,7 @@ std::string why_invalid(const SegmentPlan& plan) {
   for (const SpaceSpec& space : plan.spaces) {
     if (space.name.empty() || space.name.size() >= kNameBytes)
       return "a space's name is not 1..63 bytes";
+    if (space.name.find('\0') != std::string::npos) return "a space's name holds a zero byte";
     if (!names.insert(space.name).second) return "two spaces are named '" + space.name + "'";
     if (space.members.empty()) return "space '" + space.name + "' has no ranks";
     for (size_t i = 0; i < space.members.size(); ++i) {
@@ -285,6 +286,8 @@ std::string why_invalid(const SegmentPlan& plan) {
     for (const TensorSpec& tensor : space.tensors) {
       if (tensor.name.empty() || tensor.name.size() >= kTensorNameBytes)
         return "a parameter's name is not 1..191 bytes";
+      if (tensor.name.find('\0') != std::string::npos)
+        return "a parameter's name holds a zero byte";
       if (!tensor_names.insert(tensor.name).second)
         return "two parameters of space '" + space.name + "' are named '" + tensor.name + "'";
       if (tensor.global_shape.size() != tensor.global_offset.size() ||
@@ -298,6 +301,38 @@ std::string why_invalid(const SegmentPlan& plan) {
     tensors += space.tensors.size();
   }
   if (tensors > kTensorCountMax) return "more than 2^20 parameters";
+  return {};
+}
+
+std::string why_not_laid_out(const SegmentPlan& plan) {
+  std::vector<uint64_t> chunks(plan.world_size);
+  for (const SpaceSpec& space : plan.spaces) {
+    uint64_t offset = 0;
+    for (const TensorSpec& tensor : space.tensors) {
+      uint64_t elements = 1;
+      for (uint64_t dim : tensor.shape) {
+        if (dim != 0 && elements > kTensorElementsMax / dim) return "a shape overflows";
+        elements *= dim;
+      }
+      if (elements != tensor.elements || tensor.flat_offset != offset) {
+        return "the shape or place of '" + tensor.name + "' does not hold";
+      }
+      offset += elements;
+      if (offset > kTensorElementsMax) return "space '" + space.name + "' overflows";
+    }
+    const auto members = static_cast<uint32_t>(space.members.size());
+    if (space.elements != offset || space.shard_elements != shard_elements_for(offset, members)) {
+      return "the element counts of space '" + space.name + "' do not hold";
+    }
+    if (space.chunk_elements == 0 || space.chunk_elements % kShardAlignElements != 0) {
+      return "the chunk size of space '" + space.name + "' is no multiple of 64 elements";
+    }
+    for (uint32_t m = 0; m < members; ++m) {
+      uint64_t& of_rank = chunks[space.members[m].value];
+      of_rank += divide_up(shard_range(space, m).size(), space.chunk_elements);
+      if (of_rank > kRankChunkCountMax) return "a rank has more than 2^22 chunks";
+    }
+  }
   return {};
 }
 

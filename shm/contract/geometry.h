@@ -99,6 +99,9 @@ uint64_t layout_hash(const SegmentPlan& plan);
 
 // Null, or the broken rule in words.
 std::string why_invalid(const SegmentPlan& plan);
+// The same for the numbers that lay_out() fills in, of a plan that comes from elsewhere: what it
+// cannot have made, or not for any job that is started. REQUIRES: why_invalid(plan) is empty.
+std::string why_not_laid_out(const SegmentPlan& plan);
 
 uint64_t fnv1a(const void* bytes, uint64_t size, uint64_t seed = 0xcbf29ce484222325ull);
 

@@ -27,6 +27,10 @@ using StoreEpoch = StrongId<struct StoreEpochTag, uint64_t>;    // one life of a
 // the last step committed for it; kNoStep means it was never written.
 using Step = int64_t;
 inline constexpr Step kNoStep = -1;
+// No job counts further, so that the step after any step is one. Whatever comes from elsewhere
+// (frames, segments, files) is held to it.
+inline constexpr Step kStepMax = 1'000'000'000'000;
+constexpr bool is_step(Step step) { return step >= kNoStep && step <= kStepMax; }
 
 }  // namespace optlease
 

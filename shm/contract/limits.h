@@ -22,6 +22,8 @@ inline constexpr uint32_t kShardAlignElements = 64;
 inline constexpr uint32_t kUserBlobBytesMax = 1u << 20;
 inline constexpr uint32_t kSocketPathBytesMax = 107;  // sun_path less its final zero
 inline constexpr uint32_t kWindowChunksMax = 64;
+// More chunks a rank than this would make tables larger than what they describe is worth.
+inline constexpr uint64_t kRankChunkCountMax = 1u << 22;
 inline constexpr uint32_t kLeasesInFlightMax = 64;  // a rank
 inline constexpr uint32_t kMessageBytesMax = kUserBlobBytesMax + (64u << 10);
 inline constexpr uint32_t kTelemetryBytesMax = 64u << 10;

@@ -220,8 +220,43 @@ bool reserved_are_zero(MessageKind kind, const void* frame) {
   return true;
 }
 
+// Records have rules of their own.
+bool steps_are_in_range(MessageKind kind, const void* frame) {
+  using K = MessageKind;
+  if (kind == K::kStepOpen || kind == K::kStepCommitted || kind == K::kStopActor ||
+      kind == K::kPrepare || kind == K::kSaveResident || kind == K::kResidentSaved) {
+    return is_step(body_at<StepBody>(frame).step);
+  }
+  if (kind == K::kHello) return is_step(body_at<HelloBody>(frame).step_published);
+  if (kind == K::kWelcome) {
+    const auto body = body_at<WelcomeBody>(frame);
+    return is_step(body.step_committed) && is_step(body.step_open);
+  }
+  if (kind == K::kStatusReply) {
+    const auto body = body_at<StatusReplyBody>(frame);
+    return is_step(body.step_committed) && is_step(body.step_open);
+  }
+  if (kind == K::kStepReady) return is_step(body_at<StepReadyBody>(frame).step);
+  if (kind == K::kLeaseRequest) return is_step(body_at<LeaseRequestBody>(frame).step);
+  if (kind == K::kLeaseGrant) return is_step(body_at<LeaseGrantBody>(frame).step);
+  if (kind == K::kCommitRequest) return is_step(body_at<CommitRequestBody>(frame).step);
+  if (kind == K::kCommitReply) return is_step(body_at<CommitReplyBody>(frame).step);
+  if (kind == K::kPublished) return is_step(body_at<PublishedBody>(frame).step);
+  if (kind == K::kHeartbeat) return is_step(body_at<HeartbeatBody>(frame).step);
+  if (kind == K::kGoReduce || kind == K::kGoGather) return is_step(body_at<GoBody>(frame).step);
+  if (kind == K::kAttached) return is_step(body_at<AttachedBody>(frame).step_committed);
+  if (kind == K::kStepRequest) return is_step(body_at<StepRequestBody>(frame).step);
+  if (kind == K::kStepReply) return is_step(body_at<StepReplyBody>(frame).step);
+  if (kind == K::kHoldRequest || kind == K::kHoldReply || kind == K::kHoldRelease ||
+      kind == K::kStopStore) {
+    return is_step(body_at<HoldBody>(frame).step);
+  }
+  return true;
+}
+
 const char* why_invalid_body(MessageKind kind, const void* frame) {
   if (!reserved_are_zero(kind, frame)) return "a reserved field is not zero";
+  if (!steps_are_in_range(kind, frame)) return "a step is out of range";
   if (kind == MessageKind::kStepReady) {
     const auto b = body_at<StepReadyBody>(frame);
     if (b.step < 1) return "a step counts from 1";

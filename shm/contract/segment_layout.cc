@@ -37,6 +37,7 @@ uint64_t checksum_of(const StepRecord& record) {
 
 const char* why_invalid(const StepRecord& r) {
   if (r.step < 0) return "the step record is empty";
+  if (r.step > kStepMax) return "the step record's step is out of range";
   if (r.checksum != checksum_of(r)) return "the step record's checksum does not hold";
   if (r.update_count < 0 || r.update_count > r.step) return "update_count is not in 0..step";
   if (r.group_count == 0 || r.group_count > kGroupCountMax) return "group_count is not in 1..8";
@@ -56,6 +57,7 @@ uint64_t checksum_of(const SumsDigest& sums) {
 
 const char* why_invalid(const SumsDigest& sums) {
   if (sums.step < 0) return "the sums' digest is empty";
+  if (sums.step > kStepMax) return "the step of the sums' digest is out of range";
   if (sums.checksum != checksum_of(sums)) return "the checksum of the sums' digest does not hold";
   if (sums.reserved_zero != 0) return "a reserved field of the sums' digest is not zero";
   if (sums.kind == static_cast<uint32_t>(SumsDigestKind::kChecksum)) return nullptr;
@@ -104,7 +106,7 @@ const char* why_invalid(const SavedShardsHeader& h, uint64_t actual_bytes) {
   if (h.magic != kSavedShardsMagic) return "nothing was ever saved there";
   if (h.version != kSegmentVersion) return "it was saved by another version";
   if (h.checksum != checksum_of(h)) return "its saving was never finished";
-  if (h.step < 0) return "a field is out of range";
+  if (h.step < 0 || h.step > kStepMax) return "a field is out of range";
   if (actual_bytes < kSavedShardsOffset || h.data_bytes != actual_bytes - kSavedShardsOffset) {
     return "its size is another";
   }

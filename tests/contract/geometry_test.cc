@@ -279,8 +279,38 @@ TEST(Geometry, NamesEveryBrokenRuleOfAPlan) {
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].param_dtype = static_cast<DType>(9); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = "a.t0"; }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = std::string(192, 't'); }));
+  // The segment's names end there: it would spell another plan than its own.
+  EXPECT_TRUE(broken([](auto* p) { p->spaces[0].name = std::string("a\0b", 3); }));
+  EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].name = std::string("a\0b", 3); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].shape.assign(9, 1); }));
   EXPECT_TRUE(broken([](auto* p) { p->spaces[0].tensors[1].global_shape = {1}; }));
+}
+
+TEST(Geometry, TellsAPlanThatIsLaidOutFromOneThatIsNot) {
+  const auto why = [](const std::function<void(SpaceSpec*)>& change) {
+    SegmentPlan plan{"job", 2, 1, 2, {}, {make_space("a", {0, 1}, {1000, 200})}};
+    EXPECT_TRUE(lay_out(&plan, 4096).is_ok());
+    change(&plan.spaces[0]);
+    EXPECT_EQ(why_invalid(plan), "");
+    return why_not_laid_out(plan);
+  };
+  EXPECT_EQ(why([](auto*) {}), "");
+  EXPECT_NE(why([](auto* s) { s->chunk_elements = 0; }), "");
+  EXPECT_NE(why([](auto* s) { s->chunk_elements += 1; }), "");
+  EXPECT_NE(why([](auto* s) { s->shard_elements += 64; }), "");
+  EXPECT_NE(why([](auto* s) { s->elements -= 1; }), "");
+  EXPECT_NE(why([](auto* s) { s->tensors[1].flat_offset += 1; }), "");
+  EXPECT_NE(why([](auto* s) { s->tensors[0].elements = 7; }), "");
+  EXPECT_NE(why([](auto* s) { s->tensors[0].shape.assign(3, 1u << 16); }), "");
+  EXPECT_NE(why([](auto* s) {
+              s->tensors = {s->tensors[0]};
+              s->tensors[0].shape = {1ull << 40};
+              s->tensors[0].elements = s->elements = 1ull << 40;
+              s->shard_elements = 1ull << 39;
+              s->chunk_elements = 64;
+            }),
+            "")
+      << "2^33 chunks a rank";
 }
 
 }  // namespace

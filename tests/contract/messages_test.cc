@@ -203,6 +203,40 @@ TEST(Messages, RefusesEveryBrokenRuleOfTheOthers) {
             nullptr);
 }
 
+// A step that no job reaches: whoever counts on from the last of 2^63 is undefined.
+TEST(Messages, RefusesStepsThatNoJobReaches) {
+  const std::string low = bytes_of(Step{kNoStep - 1}), high = bytes_of(Step{kStepMax + 1});
+  uint32_t kinds = 0;
+  for (const MessageKind kind : all_kinds()) {
+    uint32_t fields = 0;
+    const std::string good = good_frame(kind);
+    for (size_t at = sizeof(MessageHeader);
+         at + sizeof(Step) <= sizeof(MessageHeader) + body_bytes_of(kind); at += sizeof(Step)) {
+      const auto with = [&](const std::string& step) {
+        return why(std::string(good).replace(at, step.size(), step));
+      };
+      const char* words = with(high);
+      if (words == nullptr || std::strcmp(words, "a step is out of range") != 0) continue;
+      EXPECT_STREQ(with(low), words) << name_of(kind);
+      EXPECT_STRNE(with(bytes_of(kStepMax)), words) << name_of(kind);
+      ++fields;
+    }
+    const bool has_two = kind == MessageKind::kWelcome || kind == MessageKind::kStatusReply;
+    EXPECT_LE(fields, has_two ? 2u : 1u) << name_of(kind);
+    kinds += fields != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(kinds, 25u) << "a kind with a step that is not looked at";
+  const auto record = [](Step step) {
+    StepRecord with = good_record();
+    with.step = with.update_count = step;
+    with.checksum = checksum_of(with);
+    return why_invalid(with);
+  };
+  EXPECT_EQ(record(kStepMax), nullptr);
+  EXPECT_NE(record(kStepMax + 1), nullptr);
+  EXPECT_NE(why_invalid(make_sums_digest(kStepMax + 1, 7)), nullptr);
+}
+
 TEST(Messages, RefusesReservedFieldsThatAreNotZero) {
   EXPECT_NE(with_body<HelloBody>(MessageKind::kHello, [](auto* b) { b->reserved_zero = 1; }),
             nullptr);

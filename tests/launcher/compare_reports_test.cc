@@ -66,6 +66,17 @@ TEST(CompareReports, NamesWhoDiedAndHowLongItTook) {
   EXPECT_NE(result.value().text.find("not seen"), std::string::npos);
 }
 
+// Documents are compared by recursion: one deep enough would end the process.
+TEST(CompareReports, RefusesAReportThatNestsWithoutEnd) {
+  const std::string deep(1'000'000, '[');
+  const std::string text =
+      R"({"loss_curve": [{"step": 1, "loss": )" + deep + std::string(deep.size(), ']') + "}]}";
+  const auto result = compare_reports("a", text, "b", text);
+  EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("'a' is no JSON, or nests too deep"), std::string::npos)
+      << result.status().text();
+}
+
 TEST(CompareReports, RefusesWhatIsNoReport) {
   EXPECT_EQ(compare_reports("a", "{}", "b", report("ab", 1)).status().code(),
             StatusCode::kInvalidArgument);

@@ -34,7 +34,7 @@ class RandomPlan {
     }
     const Status laid_out = lay_out(&plan.segment, 4096u << below(5));
     EXPECT_TRUE(laid_out.is_ok()) << laid_out.text();
-    plan.steps = static_cast<int64_t>(random_());
+    plan.steps = static_cast<int64_t>(random_() % (kStepMax + 1));
     plan.device = text();
     plan.keep_state = coin();
     plan.staging_buffers = 1 + below(9);
@@ -197,8 +197,8 @@ TEST(JobPlanJson, ExtremeNumbersComeBackBitForBit) {
     EXPECT_EQ(reread(plan).model.seed, value);
   }
   for (const int64_t value : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
-    plan.steps = value;
-    EXPECT_EQ(reread(plan).steps, value);
+    plan.gradients.synthetic_nonfinite_steps = {value};
+    EXPECT_EQ(reread(plan).gradients.synthetic_nonfinite_steps.front(), value);
   }
 }
 
@@ -278,6 +278,11 @@ TEST(JobPlanJson, PlansThatContradictThemselvesAreRefused) {
   refused([](JobPlan& p) { p.model.init.emplace_back(); }, "one entry a space");
   refused([](JobPlan& p) { p.model.init[0].emplace_back(); }, "one entry a tensor");
   refused([](JobPlan& p) { p.staging_buffers = 0; }, "staging_buffers");
+  refused([](JobPlan& p) { p.steps = -1; }, "steps");
+  refused([](JobPlan& p) { p.steps = kStepMax + 1; }, "steps");
+  // Whoever lists the chunks of such a rank is never done, or out of memory.
+  refused([](JobPlan& p) { p.segment.spaces[0].chunk_elements = 0; }, "chunk size");
+  refused([](JobPlan& p) { p.segment.spaces[0].shard_elements = 0; }, "element counts");
   refused(
       [](JobPlan& p) {
         p.rehearsals = {{Role::kGpuActor, 99, 1, RehearsePhase::kUpdate, 0}};

@@ -119,6 +119,19 @@ TEST_F(CorruptionTest, AChangedStepWordIsRefusedByRecovery) {
   }
 }
 
+// Everybody counts on from it.
+TEST_F(CorruptionTest, AStepWordThatNoJobReachesIsRefusedByEveryReader) {
+  const Fenced memory(good_.size());
+  std::memcpy(memory.data(), good_.data(), good_.size());
+  auto* header = reinterpret_cast<SegmentHeader*>(memory.data());
+  for (const Step step : {kNoStep - 1, kStepMax + 1, Step{INT64_MAX}, Step{INT64_MIN}}) {
+    header->step_committed.store(step);
+    EXPECT_FALSE(accepts(memory.data(), good_.size())) << step;
+  }
+  header->step_committed.store(kStepMax);
+  EXPECT_TRUE(accepts(memory.data(), good_.size()));
+}
+
 TEST_F(CorruptionTest, EveryFlippedByteOfTheTablesIsRefusedOrHarmless) {
   const Fenced memory(good_.size());
   std::memcpy(memory.data(), good_.data(), good_.size());

@@ -59,13 +59,29 @@ TEST(Scripts, TheQuickstartInstallsNothingThatOnlyTestsNeed) {
   EXPECT_EQ(programs.code, 0) << programs.output;
   EXPECT_EQ(all.code, 0) << all.output;
   EXPECT_EQ(all.output.find(programs.output), 0u) << "the tests need all that the programs need";
-  for (const char* package : {"libgtest-dev", "libgmock-dev", "libbenchmark-dev", "clang-tidy"}) {
+  for (const char* package :
+       {"libgtest-dev", "libgmock-dev", "libbenchmark-dev", "clang-tidy", "libclang-rt-dev"}) {
     EXPECT_EQ(programs.output.find(package), std::string::npos) << package;
     EXPECT_NE(all.output.find(package), std::string::npos) << package;
   }
   EXPECT_NE(programs.output.find("libzmq3-dev\n"), std::string::npos);
   EXPECT_EQ(run("grep -c 'install_dependencies.sh --programs$' launcher/quickstart.sh").code, 0);
   EXPECT_EQ(run("bash tests/install_dependencies.sh --everything").code, 2);
+}
+
+TEST(Scripts, OfTheFuzzersSayWhatTheyDoNotHave) {
+  const Outcome unknown = run("bash tests/fuzz/run.sh --only nothing_fuzz");
+  EXPECT_EQ(unknown.code, 2) << unknown.output;
+  EXPECT_NE(unknown.output.find("there are message_fuzz "), std::string::npos) << unknown.output;
+  EXPECT_EQ(run("bash tests/fuzz/run.sh --for-ever").code, 2);
+  // Only what the script needs before it builds is found there, and no clang++.
+  const Outcome bare = run(
+      "folder=$(mktemp -d); for tool in bash dirname nproc; do ln -s $(command -v $tool) $folder; "
+      "done; PATH=$folder bash tests/fuzz/run.sh; code=$?; rm -r $folder; exit $code");
+  EXPECT_EQ(bare.code, 1) << bare.output;
+  EXPECT_NE(bare.output.find("tests/run.sh --no-fuzz"), std::string::npos) << bare.output;
+  const Outcome help = run("bash tests/run.sh --help");
+  EXPECT_NE(help.output.find("--no-fuzz"), std::string::npos) << help.output;
 }
 
 std::string text_of(const fs::path& path) {

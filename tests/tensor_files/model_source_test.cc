@@ -98,6 +98,17 @@ TEST(ModelSource, RefusesIndexesThatAreNoneOrDoNotHold) {
   EXPECT_EQ(code_with(index_of("\"a\":\"x.safetensors\"")), StatusCode::kOk);
 }
 
+// A document is printed by recursion: one deep enough would end the process.
+TEST(ModelSource, RefusesAnIndexThatNestsWithoutEnd) {
+  const TempFolder folder;
+  const std::string deep(1'000'000, '[');
+  put(folder / "model.safetensors.index.json",
+      index_of("\"a\":" + deep + std::string(deep.size(), ']')));
+  const Status status = ModelSource::open(folder.path()).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("nests deeper"), std::string::npos) << status.text();
+}
+
 TEST(ModelSource, RefusesATensorThatIsInTwoFiles) {
   const TempFolder folder;
   put(folder / "one.safetensors", file_with("a", "aaaa"));

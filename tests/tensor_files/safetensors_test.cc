@@ -181,5 +181,21 @@ TEST(Safetensors, RefusesNamesThatAreThereTwice) {
   expect_refused("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "'k' twice");
 }
 
+TEST(SafetensorsHeader, ThatNestsWithoutEndIsRefusedBeforeItIsParsed) {
+  std::vector<FileTensor> tensors;
+  std::map<std::string, std::string> metadata;
+  for (const std::string open : {"[", "{\"\":"}) {
+    std::string header = "{\"a\":";
+    while (header.size() < 1u << 20) header += open;
+    const Status status = parse_safetensors_header(header, 0, &tensors, &metadata);
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+    EXPECT_NE(status.message().find("nests deeper"), std::string::npos) << status.text();
+  }
+  const std::string brackets =
+      "{\"[[[[[[\\\"{{{{{{\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}";
+  EXPECT_TRUE(parse_safetensors_header(brackets, 1, &tensors, &metadata).is_ok())
+      << "brackets in a name";
+}
+
 }  // namespace
 }  // namespace optlease
