@@ -208,6 +208,7 @@ ExitCode run_job(const RunOptions& options) {
   const ExitCode code = run_planned_job(plan.value(), options, &report);
   if (report.job.empty()) return code;  // it never began
   report.config_path = config.value().path;
+  KILL_POINT("launcher.before_report");
   const Status written = write_report(report, options);
   if (written.is_ok()) return code;
   return fail(options, "the report: " + written.message(),
