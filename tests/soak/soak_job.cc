@@ -18,7 +18,7 @@ namespace {
 constexpr int kEndMs = 90'000;
 constexpr int kGoneMs = 20'000;
 constexpr int kPollMs = 1;
-constexpr uint64_t kLastSteps = 20;
+constexpr uint64_t kLastSteps = 80;
 
 int number_of(ExitCode code) { return static_cast<int>(code); }
 

@@ -58,6 +58,8 @@ bool SoakJob::kill_from_outside(Who who, std::mt19937_64& random) {
   if (who == Who::kLauncher && job_.launcher_alive()) pids.push_back(job_.launcher_pid());
   if (who != Who::kLauncher) pids = pids_of(who);
   if (pids.empty() || kill(pids[random() % pids.size()], SIGKILL) != 0) return false;
+  // Whoever looks after it next must not find it dying.
+  while (who == Who::kLauncher && job_.launcher_alive()) poll(nullptr, 0, 1);
   death_ms_ = static_cast<int64_t>(monotonic_ms());
   if (who == Who::kStore || who == Who::kLauncher) ++uncertain_commits_;
   ++tally_.killed_from_outside;
@@ -69,6 +71,7 @@ void SoakJob::kill_all() {
   for (const pid_t pid : job_.processes()) {
     tally_.killed_from_outside += kill(pid, SIGKILL) == 0 ? 1 : 0;
   }
+  while (job_.launcher_alive()) poll(nullptr, 0, 1);
   ++uncertain_commits_;
   death_ms_ = static_cast<int64_t>(monotonic_ms());
 }
@@ -107,6 +110,7 @@ void SoakJob::await_progress(Who who, const std::string& phase) {
   if (!await_steps(2)) return;
   const double ms = static_cast<double>(static_cast<int64_t>(monotonic_ms()) - death_ms_);
   tally_.recovered(who, phase, ms / 1000.0);
+  if (getenv("OPTLEASE_SOAK_SLOW") && ms > 4000 && who != Who::kTool) ADD_FAILURE() << ms << " slow " << name_of(who) << phase;
   if (++recoveries_ % kLookEvery == 0) look_at_survivors();
 }
 
