@@ -13,6 +13,7 @@ constexpr int kComeMs = 20'000;  // a point that is met in every step, or at eve
 constexpr int kMayComeMs = 3'000;
 constexpr int kBeginTries = 4;
 constexpr uint64_t kOccurrences = 12;
+constexpr uint64_t kOccurrencesOfRare = 3;  // it takes many steps until they come
 
 const std::vector<When> kWhileItRuns = {When::kStep,        When::kStart,
                                         When::kBegin,       When::kResume,
@@ -26,6 +27,10 @@ const std::vector<When> kWhileItRuns = {When::kStep,        When::kStart,
 bool needs_a_new_state(const KillPoint& row) {
   const std::string point = row.point;
   return row.when == When::kBegin && row.who != Who::kLauncher && !point.starts_with("actor.");
+}
+
+bool is_rare(const KillPoint& row) {
+  return row.need == Need::kSkippedSteps || row.who == Who::kLauncher;
 }
 
 }  // namespace
@@ -104,8 +109,8 @@ void Campaign::begin(SoakJob& job) {
 
 void Campaign::after(SoakJob& job, const KillPoint& row) {
   if (!job.goes_on()) return;
-  // Also while it recovers.
-  if (draw(4) == 0) {
+  // Also while it recovers; but a tool that dies leaves the job to stand still for a while.
+  if (row.who != Who::kTool && draw(4) == 0) {
     poll(nullptr, 0, static_cast<int>(draw(40)));
   } else {
     job.await_progress(row.who, row.of_class);
@@ -119,7 +124,7 @@ void Campaign::strike_started(SoakJob& job, const KillPoint& row) {
   if (row.when == When::kActorDies) first = Who::kActor;
   if (row.when == When::kStoreDies) first = Who::kStore;
   if (row.when == When::kTrainerDies) first = Who::kTrainer;
-  job.arm(row, 1 + (row.who == Who::kLauncher ? 0 : draw(2)));
+  job.arm(row, 1);
   for (int i = 0; i < kBeginTries; ++i) {
     if (!job.kill_from_outside(first, random_)) {
       poll(nullptr, 0, 20);
@@ -155,7 +160,7 @@ void Campaign::strike(SoakJob& job, const KillPoint& row) {
   };
   switch (row.when) {
     case When::kStep:
-      job.arm(row, 1 + draw(kOccurrences));
+      job.arm(row, 1 + draw(is_rare(row) ? kOccurrencesOfRare : kOccurrences));
       (void)job.await(row, kComeMs);
       break;
     case When::kActorDiesInStep:

@@ -110,7 +110,6 @@ void SoakJob::await_progress(Who who, const std::string& phase) {
   if (!await_steps(2)) return;
   const double ms = static_cast<double>(static_cast<int64_t>(monotonic_ms()) - death_ms_);
   tally_.recovered(who, phase, ms / 1000.0);
-  if (getenv("OPTLEASE_SOAK_SLOW") && ms > 4000 && who != Who::kTool) ADD_FAILURE() << ms << " slow " << name_of(who) << phase;
   if (++recoveries_ % kLookEvery == 0) look_at_survivors();
 }
 
