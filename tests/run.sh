@@ -5,7 +5,7 @@
 #   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)
-#   bash tests/run.sh --soak [--kills N]  the soak alone: N (10000) kills at every point and at random
+#   bash tests/run.sh --soak [--kills N]  the soak alone: N kills (10000), at every point and random
 #   bash tests/run.sh --seed N            repeats the random numbers of a run (in LastTest.log)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

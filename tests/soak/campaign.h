@@ -14,7 +14,7 @@ class Campaign {
  public:
   Campaign(const std::string& directory, uint64_t seed) : pages_(directory), random_(seed) {}
 
-  // A job that is killed at points of the table until its last steps, and at its end.
+  // A job that is killed at points of the table from its beginning to its end.
   void kill_at_points();
   // A job whose processes are killed, stopped and starved at random moments.
   void kill_at_random(int strikes);
@@ -37,7 +37,6 @@ class Campaign {
   void strike_at_stop(SoakJob& job, const KillPoint& row);
   void after(SoakJob& job, const KillPoint& row);
   void random_strike(SoakJob& job);
-  void end(SoakJob& job);
 
   Pages pages_;
   std::mt19937_64 random_;

@@ -3,7 +3,7 @@
 namespace optlease::soak {
 namespace {
 
-constexpr int kSteps = 600;
+constexpr int kSteps = 400;
 
 // What all have: deaths are expected, and waited for as shortly as can be.
 std::vector<std::string> with_common(std::vector<std::string> overrides) {

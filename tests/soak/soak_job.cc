@@ -18,7 +18,6 @@ namespace {
 constexpr int kEndMs = 90'000;
 constexpr int kGoneMs = 20'000;
 constexpr int kPollMs = 1;
-constexpr uint64_t kLastSteps = 80;
 
 int number_of(ExitCode code) { return static_cast<int>(code); }
 
@@ -63,6 +62,7 @@ void SoakJob::launch(const std::vector<std::string>& flags) {
   job_.start(flags);
   unsetenv("OPTLEASE_KILL_PAGE");
   resumes_ = !flags.empty();
+  removals_before_previous_ = std::exchange(removals_before_, removals_seen());
   open_files_.clear();
   ++tally_.launches;
 }
@@ -71,6 +71,10 @@ void SoakJob::start() { launch({}); }
 
 uint64_t SoakJob::steps_seen() const {
   return pages_.of(kill_point("step_word.written", Who::kStore)).visits.load();
+}
+
+uint64_t SoakJob::removals_seen() const {
+  return pages_.of(kill_point("removal.begun", Who::kLauncher)).visits.load();
 }
 
 uint64_t SoakJob::commits_seen() const {
@@ -111,8 +115,8 @@ void SoakJob::begin_again() {
     void_commits_ += commits_seen();
     return launch({});
   }
-  const uint64_t removals = pages_.of(kill_point("removal.begun", Who::kLauncher)).visits.load();
-  EXPECT_GT(removals, 0u) << steps_seen() << " steps were committed, and the state is gone";
+  EXPECT_GT(removals_seen(), removals_before_previous_)
+      << steps_seen() << " steps were committed, and the state is gone";
   removed_ = true;
   over_ = true;
   const CommandResult cleaned = job_.command({"clean", "{job}"});
@@ -138,7 +142,9 @@ void SoakJob::arm(const KillPoint& row, uint64_t occurrence) {
 }
 
 void SoakJob::disarm() {
-  for (const KillPoint& row : kill_points()) pages_.of(row).countdown.store(0);
+  for (const KillPoint& row : kill_points()) {
+    if (row.when != When::kOver) pages_.of(row).countdown.store(0);
+  }
 }
 
 bool SoakJob::await(const KillPoint& row, int timeout_ms) {
@@ -173,10 +179,6 @@ void SoakJob::clean_away(const std::vector<const KillPoint*>& rows) {
   EXPECT_TRUE(cleaned.exit_code == 0 || cleaned.exit_code == number_of(ExitCode::kStateAbsent))
       << cleaned.output;
   over_ = removed_ = true;
-}
-
-bool SoakJob::is_near_its_end() const {
-  return steps_seen() + kLastSteps >= static_cast<uint64_t>(shape_.steps);
 }
 
 void SoakJob::count_visits(bool ended_right) {

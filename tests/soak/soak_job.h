@@ -49,6 +49,7 @@ class SoakJob {
   // --- kills ---
   // An order at the row's point: the `occurrence`-th visit from now.
   void arm(const KillPoint& row, uint64_t occurrence);
+  // Takes all orders back but those for the end of the job.
   void disarm();
   // Until the order of `row` is carried out (true), its launcher has ended or time is over.
   bool await(const KillPoint& row, int timeout_ms);
@@ -69,8 +70,6 @@ class SoakJob {
   // A command of this job, killed where the tools' page says.
   CommandResult tool(const std::vector<std::string>& args);
 
-  // Of the steps that it has, nearly all are committed: time for its end.
-  bool is_near_its_end() const;
   // After the end: digest, commits, what is left. Then the kills count as ended right.
   void check(const Reference& reference);
   const Json& last_report() const { return report_; }
@@ -86,6 +85,7 @@ class SoakJob {
   void look_at_survivors();
   void count_visits(bool ended_right);
   uint64_t steps_seen() const;
+  uint64_t removals_seen() const;
   std::vector<pid_t> pids_of(Who who);
 
   Pages& pages_;
@@ -96,6 +96,8 @@ class SoakJob {
   bool over_ = false;
   bool removed_ = false;  // a launcher died while it removed the state: nobody can compare it
   bool resumes_ = false;
+  uint64_t removals_before_ = 0;  // when the last launcher, and the one before it, was started
+  uint64_t removals_before_previous_ = 0;
   int64_t death_ms_ = 0;  // of whoever died last
   int recoveries_ = 0;
   uint64_t void_commits_ = 0;       // of states that were begun anew

@@ -31,7 +31,8 @@ bool has_own_shm() {
 namespace {
 
 constexpr int kStrikesOfAJob = 20;  // at random
-constexpr int kJobsMax = 100;       // of a sample, which needs a fraction of it
+constexpr int kJobsMin = 8;
+constexpr int kJobsMax = 100;  // of a sample, which needs a fraction of it
 
 uint64_t kills_wanted() {
   const char* text = std::getenv("OPTLEASE_SOAK_KILLS");
@@ -57,11 +58,11 @@ TEST(Soak, WhoeverIsKilledWhereverTheBitsAreTheSameAndNothingIsLeft) {
   const int64_t begun_ms = now_ms();
   for (int job = 0; !HasFailure(); ++job) {
     const bool sampled = wanted == 0 && (tally.missed().empty() || job == kJobsMax);
-    if (job >= 12 && (sampled || (wanted > 0 && tally.kills() >= wanted))) break;
+    if (job > kJobsMin && (sampled || (wanted > 0 && tally.kills() >= wanted))) break;
     SCOPED_TRACE("job " + std::to_string(job) + " of seed " + std::to_string(seed));
     if (job % 12 == 5) {
       campaign.kill_the_cleaning();
-    } else if (job % 3 == 2) {
+    } else if (job % (wanted == 0 ? 6 : 3) == 2) {
       campaign.kill_at_random(kStrikesOfAJob);
     } else {
       campaign.kill_at_points();
