@@ -128,7 +128,7 @@ void Campaign::after(SoakJob& job, const KillPoint& row) {
 // The process dies, and its successor at the point; or another one, whose successor or whose
 // keepers come to it.
 void Campaign::strike_started(SoakJob& job, const KillPoint& row) {
-  Who first = row.who;
+  Who first = row.when == When::kBegin ? Who::kLauncher : row.who;
   if (row.when == When::kActorDies) first = Who::kActor;
   if (row.when == When::kStoreDies) first = Who::kStore;
   if (row.when == When::kTrainerDies) first = Who::kTrainer;

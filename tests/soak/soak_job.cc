@@ -53,6 +53,7 @@ SoakJob::SoakJob(Pages& pages, Tally& tally, const Shape& shape, std::vector<std
     : pages_(pages), tally_(tally), shape_(shape), job_("soak") {
   more.insert(more.begin(), shape.overrides.begin(), shape.overrides.end());
   more.push_back(format("job.steps=%d", shape.steps));
+  more.push_back("job.keep_state=true");
   job_.use(shape.config, std::move(more));
   pages_.reset();
 }
@@ -62,7 +63,6 @@ void SoakJob::launch(const std::vector<std::string>& flags) {
   job_.start(flags);
   unsetenv("OPTLEASE_KILL_PAGE");
   resumes_ = !flags.empty();
-  removals_before_previous_ = std::exchange(removals_before_, removals_seen());
   open_files_.clear();
   ++tally_.launches;
 }
@@ -71,10 +71,6 @@ void SoakJob::start() { launch({}); }
 
 uint64_t SoakJob::steps_seen() const {
   return pages_.of(kill_point("step_word.written", Who::kStore)).visits.load();
-}
-
-uint64_t SoakJob::removals_seen() const {
-  return pages_.of(kill_point("removal.begun", Who::kLauncher)).visits.load();
 }
 
 uint64_t SoakJob::commits_seen() const {
@@ -105,19 +101,24 @@ void SoakJob::on_launcher_end(const CommandResult& result) {
   }
   if (result.exit_code == number_of(ExitCode::kStateAbsent) && resumes_) return begin_again();
   EXPECT_EQ(result.exit_code, 0) << result.output;
+  if (result.exit_code != 0 || kept_) {
+    over_ = true;
+    return;
+  }
+  kept_ = true;
   report_ = job_.report();
-  over_ = true;
+  // Once more, for the removal of what was compared: whoever is killed in it leaves nothing to.
+  job_.add("job.keep_state=false");
+  launch({"--resume"});
 }
 
-// There is nothing to resume: because nothing was committed, or because the job was over.
+// There is nothing to resume: nothing was committed, or the job was over and is being removed.
 void SoakJob::begin_again() {
   if (steps_seen() == 0) {
     void_commits_ += commits_seen();
     return launch({});
   }
-  EXPECT_GT(removals_seen(), removals_before_previous_)
-      << steps_seen() << " steps were committed, and the state is gone";
-  removed_ = true;
+  EXPECT_TRUE(kept_) << steps_seen() << " steps were committed, and the state is gone";
   over_ = true;
   const CommandResult cleaned = job_.command({"clean", "{job}"});
   EXPECT_TRUE(cleaned.exit_code == 0 || cleaned.exit_code == number_of(ExitCode::kStateAbsent))
@@ -178,7 +179,7 @@ void SoakJob::clean_away(const std::vector<const KillPoint*>& rows) {
   const CommandResult cleaned = tool({"clean", "{job}"});
   EXPECT_TRUE(cleaned.exit_code == 0 || cleaned.exit_code == number_of(ExitCode::kStateAbsent))
       << cleaned.output;
-  over_ = removed_ = true;
+  over_ = cleaned_ = true;
 }
 
 void SoakJob::count_visits(bool ended_right) {
@@ -193,7 +194,7 @@ void SoakJob::count_visits(bool ended_right) {
 
 void SoakJob::check(const Reference& reference) {
   ++tally_.jobs;
-  if (!removed_ && !testing::Test::HasFailure()) {
+  if (!cleaned_ && !testing::Test::HasFailure()) {
     ++tally_.digests_compared;
     const Json digest = report_.value("state_digest", Json());
     const bool same = digest == reference.digest;

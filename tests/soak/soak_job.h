@@ -85,7 +85,6 @@ class SoakJob {
   void look_at_survivors();
   void count_visits(bool ended_right);
   uint64_t steps_seen() const;
-  uint64_t removals_seen() const;
   std::vector<pid_t> pids_of(Who who);
 
   Pages& pages_;
@@ -94,10 +93,9 @@ class SoakJob {
   SystemJob job_;
   Json report_;
   bool over_ = false;
-  bool removed_ = false;  // a launcher died while it removed the state: nobody can compare it
+  bool kept_ = false;     // it came to its end, with the state kept: that end is compared
+  bool cleaned_ = false;  // before its end: nothing can be compared
   bool resumes_ = false;
-  uint64_t removals_before_ = 0;  // when the last launcher, and the one before it, was started
-  uint64_t removals_before_previous_ = 0;
   int64_t death_ms_ = 0;  // of whoever died last
   int recoveries_ = 0;
   uint64_t void_commits_ = 0;       // of states that were begun anew
