@@ -12,6 +12,7 @@
 
 #include "actors/runtime/clock.h"
 #include "shm/eintr.h"
+#include "shm/kill_point.h"
 #include "shm/segment.h"
 #include "shm/shared_buffer.h"
 
@@ -158,9 +159,11 @@ Status write_file_atomically(const std::string& named, const std::string& text) 
     if (!fd) return io_error("cannot create", temporary);
     status = write_all(fd.get(), text, temporary);
   }
+  KILL_POINT("file.written");
   if (status.is_ok() && rename(temporary.c_str(), path.c_str()) != 0) {
     status = io_error("cannot rename a finished file to", path);
   }
+  KILL_POINT("file.renamed");
   if (!status.is_ok()) unlink(temporary.c_str());
   return status;
 }

@@ -193,6 +193,7 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
     // Neither marked nor removed: it may be another job's, and alive.
   } else if (report->state_kept) {
     mark_kept(plan, run, supervisor.keep_requested(), report);
+    KILL_POINT("launcher.kept_marked");
   } else {
     const Status removed = remove_segments(run);
     if (!removed.is_ok()) report->clean_up_error = removed.message();
@@ -214,6 +215,7 @@ void clean_up(const JobPlan& plan, JobClaim& claim, const Supervisor& supervisor
     report->ending_text += "; the logs are in " + run.path();
     report->run_directory_text = "kept for its logs: " + run.path();
   }
+  KILL_POINT("launcher.directory_done");
   if (!report->state_kept && report->unreaped.empty()) claim.lock.release_and_unlink();
   report->segments_left = segments_of_job(run);
 }

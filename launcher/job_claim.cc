@@ -115,6 +115,7 @@ ClaimFailure check_layout(const JobPlan& plan, const Found& found, JobClaim* cla
   }
   ClaimFailure another_model = check_origin(plan, view, claim);
   if (!another_model.text.empty()) return another_model;
+  KILL_POINT("claim.resumed");
   claim->resumed = true;
   claim->step_committed = view.step_committed();
   claim->last_incarnation = incarnations_of(view);
@@ -230,6 +231,7 @@ ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& r
     const ExitCode code = busy ? ExitCode::kAlreadyRunning : exit_code_for(lock.status());
     return {std::nullopt, refuse(code, lock.status().message())};
   }
+  KILL_POINT("claim.locked");
   if (job_answers(run)) {
     // The job lives, and somebody removed its lock's name: ours is no claim to anything.
     lock.value().release_and_unlink();
@@ -345,6 +347,7 @@ Status remove_segments(const RunDirectory& run) {
 
 Status remove_run_directory(const RunDirectory& run) {
   OPTLEASE_TRY(remove_entries(run.path(), [](const std::string&) { return false; }));
+  KILL_POINT("directory.emptied");
   const bool gone = rmdir(run.path().c_str()) == 0 || errno == ENOENT || errno == ENOTDIR;
   return gone ? Status::ok()
               : Status(StatusCode::kIo, "cannot remove " + run.path() + ": " + strerror(errno));

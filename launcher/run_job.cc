@@ -208,6 +208,7 @@ ExitCode run_job(const RunOptions& options) {
   const ExitCode code = run_planned_job(plan.value(), options, &report);
   if (report.job.empty()) return code;  // it never began
   report.config_path = config.value().path;
+  KILL_POINT("launcher.before_report");
   const Status written = write_report(report, options);
   // Who asked for no summary is told of a failure all the same.
   if (options.quiet && !options.json && code != ExitCode::kOk && code != ExitCode::kInterrupted) {

@@ -87,6 +87,7 @@ Result<std::unique_ptr<Supervisor>> Supervisor::open(SocketContext& context, Sup
   if (!vault) return vault.status();
   auto telemetry = TelemetryProbe::open(context, claim.run, setup.plan.segment.world_size);
   if (!telemetry) return telemetry.status();
+  KILL_POINT("launcher.sockets_bound");
   const sigset_t set = stop_signals();
   UniqueFd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return Status(StatusCode::kIo, "no signalfd for the stop signals");
@@ -274,13 +275,16 @@ void Supervisor::execute(const Action& action) {
       link_.tell(MessageKind::kIncarnationStarted, action.seat.rank, action.life);
       return;
     case Action::Kind::kTellLost:
+      KILL_POINT("launcher.before_loss_told");
       link_.tell(MessageKind::kIncarnationLost, action.seat.rank, action.life);
       return;
     case Action::Kind::kTellReaped:
+      KILL_POINT("launcher.before_reaping_told");
       link_.tell(MessageKind::kIncarnationReaped, action.seat.rank, action.life);
       return;
     case Action::Kind::kStopStore:
       link_.stop_store(action.ttl_ms);
+      KILL_POINT("launcher.store_told_to_stop");
       return;
     case Action::Kind::kNote:
       say(action.text);

@@ -113,6 +113,12 @@ void SupervisorCore::enter_stop_store(uint64_t now_ms) {
     send_stop_store(now_ms);
     return;
   }
+  // One that is starting may find a step open, which the actors can finish: it is told as soon as
+  // it answers.
+  if (store().state == SeatState::kStarting) {
+    stop_sent_ms_ = now_ms - kStopRepeatMs;
+    return;
+  }
   // No store that could pass the word on: each process hears it from the launcher.
   stop_sent_ms_ = now_ms;
   for (const auto& [key, body] : bodies_) {

@@ -86,6 +86,7 @@ void Supervisor::hear_lifeline(const Key& key, Live& live) {
 
 // It is dead, whatever else of it is still there: the death page says so long before the lifeline.
 void Supervisor::first_sign(const Key& key, Live& live) {
+  KILL_POINT("launcher.death_seen");
   live.lifeline_open = false;
   core_.lifeline_closed(key.first, key.second, now());
   // The death is recorded while the process's pid is still known.

@@ -151,7 +151,9 @@ void ChunkStore::keep_blob(Rank rank, Step step) {
 }
 
 void ChunkStore::set_incarnation(Rank rank, Incarnation incarnation) {
+  KILL_POINT("incarnation.before");
   mutable_rank(rank)->incarnation.store(incarnation.value, std::memory_order_release);
+  KILL_POINT("incarnation.written");
 }
 
 void ChunkStore::set_step_committed(Step step) {
@@ -160,10 +162,15 @@ void ChunkStore::set_step_committed(Step step) {
   KILL_POINT("step_word.written");
 }
 
-void ChunkStore::count_skipped_step() { mutable_header()->steps_skipped.fetch_add(1); }
+void ChunkStore::count_skipped_step() {
+  KILL_POINT("skipped.before");
+  mutable_header()->steps_skipped.fetch_add(1);
+  KILL_POINT("skipped.counted");
+}
 
 void ChunkStore::set_kept_on_purpose(bool kept) {
   mutable_header()->kept_on_purpose.store(kept ? 1 : 0, std::memory_order_release);
+  KILL_POINT("kept_word.written");
 }
 
 std::vector<SlotIndex> ChunkStore::unreferenced_slots(Rank rank) const {

@@ -187,6 +187,7 @@ Result<ChunkStore> ChunkStore::recover(const SegmentPlan& plan, const SegmentNam
     store.arenas_.push_back(std::move(arena).value());
   }
   // Last, when nothing can fail any more: from here every lease of an earlier life is void.
+  KILL_POINT("store.segments_found");
   store.mutable_header()->store_epoch.fetch_add(1);
   KILL_POINT("store.epoch_raised");
   return store;

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "shm/kill_page.h"
+
 namespace optlease {
 namespace {
 
@@ -63,14 +65,25 @@ bool parse_into(const char* specification, KillPoint* point) {
 }  // namespace
 
 // The environment is read once, when the program starts: the points themselves then cost one load.
-std::atomic<uint32_t> g_kill_points_armed{
-    parse_into(std::getenv("OPTLEASE_KILL_POINT"), &armed_point()) ? 1u : 0u};
+namespace {
+constinit KillPage* g_page = nullptr;
+
+uint32_t armed_by_environment() {
+  g_page = map_kill_page(std::getenv("OPTLEASE_KILL_PAGE"));
+  const bool named = parse_into(std::getenv("OPTLEASE_KILL_POINT"), &armed_point());
+  return named || g_page != nullptr ? 1 : 0;
+}
+}  // namespace
+
+std::atomic<uint32_t> g_kill_points_armed{armed_by_environment()};
 
 void arm_kill_point(const char* specification) {
-  g_kill_points_armed.store(parse_into(specification, &armed_point()) ? 1u : 0u);
+  const bool named = parse_into(specification, &armed_point());
+  g_kill_points_armed.store(named || g_page != nullptr ? 1 : 0);
 }
 
 void visit_kill_point(const char* name) {
+  if (g_page != nullptr) visit_kill_page(g_page, name);
   KillPoint& point = armed_point();
   if (point.name != name) return;
   if (point.visits.fetch_add(1) + 1 != point.occurrence) return;

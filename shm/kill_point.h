@@ -2,6 +2,7 @@
 // every instant of a write. Compiled in always; a branch on one word when OPTLEASE_KILL_POINT is
 // not set. It decides nothing and frees nothing: the process ends by SIGKILL, as a real one would,
 // or stops by SIGSTOP and goes on with SIGCONT, or has no memory left: std::bad_alloc is thrown.
+// Which points there are, of what class, in which programs: tests/soak/kill_points.cc.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,8 @@
 
 namespace optlease {
 
-// 1: the environment named a point when this process first asked. Read through KILL_POINT only.
+// 1: the environment named a point (OPTLEASE_KILL_POINT), or a page of orders
+// (OPTLEASE_KILL_PAGE, shm/kill_page.h), when this process began. Read through KILL_POINT only.
 extern std::atomic<uint32_t> g_kill_points_armed;
 
 // Counts a visit of `name`; raises SIGKILL on this process at the occurrence that

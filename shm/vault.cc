@@ -12,6 +12,7 @@
 
 #include "shm/contract/limits.h"
 #include "shm/eintr.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -149,7 +150,9 @@ StatusCode Vault::put(Peer* peer) {
   if (!fd || !is_memory_of(fd.get(), peer->request.bytes)) return StatusCode::kInvalidArgument;
   if (held_.contains(key)) return StatusCode::kAlreadyExists;
   if (held_.size() >= kVaultEntriesMax) return StatusCode::kNoSpace;
+  KILL_POINT("vault.fd_received");
   held_.emplace(key, Held{peer->request.bytes, std::move(fd)});
+  KILL_POINT("vault.fd_kept");
   return StatusCode::kOk;
 }
 
@@ -181,6 +184,7 @@ Vault::Verdict Vault::answer(Peer* peer) {
   if (status != StatusCode::kOk && status != StatusCode::kNotFound) ++refusals_;
   // A reply fits any socket buffer that was read from; a peer for which it does not never reads.
   const ssize_t sent = send_with_fd(peer->socket.get(), &reply, sizeof reply, fd);
+  KILL_POINT("vault.answered");
   if (sent != static_cast<ssize_t>(sizeof reply)) return Verdict::kDrop;
   return status == StatusCode::kPermission ? Verdict::kDrop : Verdict::kKeep;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/client/job_files.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 
@@ -64,6 +65,7 @@ Result<std::string> ActorLink::exchange(const OpenRequest& request, Deadline dea
     const Status sent = socket_.send(Message{{}, request.frame});
     // Busy: an earlier repeat still waits for an actor to connect to.
     if (!sent && sent.code() != StatusCode::kBusy) return sent;
+    KILL_POINT("client.asked");
     const Deadline repeat = Deadline::after_ms(deadline.remaining_ms(kRepeatMs));
     do {
       std::vector<bool> ready;
@@ -106,6 +108,7 @@ std::string ActorLink::what_to_check(const OpenRequest& request, uint64_t refuse
 void ActorLink::say_detach() {
   // Best effort: the actor needs no goodbye, it only forgets this trainer sooner.
   (void)socket_.send(Message{{}, encode_empty(speaker_, MessageKind::kDetach, ++last_sequence_)});
+  KILL_POINT("client.detached");
 }
 
 }  // namespace optlease

@@ -7,6 +7,7 @@
 
 #include "actors/client/optlease.h"
 #include "actors/runtime/client_abi.h"
+#include "shm/kill_point.h"
 #include "shm/standard_descriptors.h"
 
 namespace optlease {
@@ -53,6 +54,7 @@ Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t 
       find_running_job(job, deadline_for(timeout_ms != 0 ? timeout_ms : kFindJobTimeoutMs));
   if (!found) return found.status();
   OPTLEASE_TRY(check_rank(found.value().plan.segment, rank));
+  KILL_POINT("client.job_found");
   const Deadline deadline =
       deadline_for(timeout_ms != 0 ? timeout_ms : found.value().plan.trainer.attach_timeout_ms);
   const RunDirectory& directory = found.value().directory;
@@ -61,6 +63,7 @@ Result<std::unique_ptr<Client>> Client::attach(const std::string& job, uint32_t 
   auto buffers = map_space_buffers(found.value().plan.segment, rank, place.value(),
                                    directory.vault_socket(), deadline);
   if (!buffers) return buffers.status();
+  KILL_POINT("client.buffers_mapped");
   auto link = ActorLink::connect(directory, rank);
   if (!link) return link.status();
   std::unique_ptr<Client> client(new Client(std::move(found.value()), rank, place.value(),
@@ -83,6 +86,7 @@ Status Client::say_attach(Deadline deadline) {
     return {StatusCode::kCorrupt,
             format("rank %u's actor answered Attach with step %lld, before step 0 exists", rank_,
                    static_cast<long long>(attached.step_committed))};
+  KILL_POINT("client.attached");
   last_step_ = attached.step_committed;
   blob_ = attached.has_blob != 0 ? std::string(reply.value().payload) : std::string();
   return Status::ok();
@@ -140,6 +144,7 @@ Status Client::prepare(Step step) {
             format("step %lld cannot be prepared: the job ends with step %lld (job.steps)", number,
                    static_cast<long long>(job_.plan.steps))};
   link_.say(MessageKind::kPrepare, StepBody{step});
+  KILL_POINT("client.prepared");
   return Status::ok();
 }
 
@@ -173,6 +178,7 @@ Result<StepReplyBody> Client::step(const StepAsk& ask, uint64_t timeout_ms) {
                   format("step %lld was asked for and step %lld answered",
                          static_cast<long long>(step), static_cast<long long>(reply.step))};
   }
+  KILL_POINT("client.step_answered");
   take_committed(step);
   return reply;
 }

@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "shm/kill_point.h"
+
 namespace optlease {
 
 namespace {
@@ -47,6 +49,7 @@ Result<MappedDeviceBuffer> map_buffer(const DeviceMemory& memory, const std::str
                "to another plan",
                key.c_str(), static_cast<unsigned long long>(entry.value().bytes),
                static_cast<unsigned long long>(bytes_needed))};
+  KILL_POINT("client.fd_received");
   auto mapped = memory.map(entry.value().fd.get(), bytes_needed);
   if (!mapped)
     return Status{mapped.status().code(), format("the shared buffer '%s' cannot be mapped: %s",

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/adam_math.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -93,6 +94,7 @@ void CollectiveWorker::connect(uint64_t group_epoch) {
     WorkOutcome outcome{.kind = WorkOutcome::Kind::kConnected, .group_epoch = group_epoch};
     outcome.status = collectives_->connect(group_epoch, rank_, plan_.segment.world_size,
                                            plan_.gradients.collective_timeout_ms);
+    KILL_POINT("collective.connected");
     return outcome;
   });
 }
@@ -105,6 +107,7 @@ void CollectiveWorker::fill_gradients(Step step) {
       if (!outcome.status.is_ok()) break;
       outcome.status = filler_->fill(step, mine.space, mine.grads.data());
     }
+    KILL_POINT("gradients.filled");
     return outcome;
   });
 }
@@ -114,10 +117,13 @@ void CollectiveWorker::reduce(GoOrder order, StepOverrides overrides, int64_t up
     WorkOutcome outcome{
         .kind = WorkOutcome::Kind::kReduced, .group_epoch = order.group_epoch, .step = order.step};
     outcome.sums.step = order.step;
+    KILL_POINT("collective.reduce_begun");
     outcome.status = reduce_spaces(order);
+    KILL_POINT("collective.reduced");
     if (!outcome.status.is_ok()) return outcome;
     const Result<GradStats> mine = sum_up(overrides.grad_scale, &outcome.sums);
     outcome.status = mine.status();
+    KILL_POINT("checksum.summed");
     if (!outcome.status.is_ok()) return outcome;
     outcome.status = make_record(order, overrides, updates_before, mine.value(), &outcome.record);
     // Before anybody can know the record, and so before the step can open.
@@ -206,7 +212,9 @@ void CollectiveWorker::gather(GoOrder order) {
   post([this, order = std::move(order)] {
     WorkOutcome outcome{
         .kind = WorkOutcome::Kind::kGathered, .group_epoch = order.group_epoch, .step = order.step};
+    KILL_POINT("collective.gather_begun");
     outcome.status = gather_spaces(order);
+    KILL_POINT("collective.gathered");
     return outcome;
   });
 }

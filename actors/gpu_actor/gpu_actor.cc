@@ -16,6 +16,7 @@
 #include "actors/gpu_actor/start_times.h"
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -88,13 +89,16 @@ Status GpuActor::open_parts() {
   if (!store.is_ok()) return store.status();
   store_.emplace(std::move(store).value());
   times.done("sockets");
+  KILL_POINT("actor.sockets_bound");
 
   OPTLEASE_TRY(open_device());
   times.done("device");
   OPTLEASE_TRY(open_window());
+  KILL_POINT("actor.window_mapped");
   const SegmentPlan& segment = plan_.segment;
   OPTLEASE_TRY(device_->adopt_host_memory(arena_memory(
       *window_, rank_, arena_, segment.window_chunks * (segment.prefetch_windows + 1))));
+  KILL_POINT("actor.pinned");
   times.done("state");
   OPTLEASE_TRY(open_buffers());
   if (step_log_) step_log_->set_buffer_bytes(device_buffer_bytes());
@@ -152,12 +156,14 @@ ExitCode GpuActor::run() {
            rank_.value, static_cast<unsigned long long>(args_.incarnation), arena_.chunks.size(),
            static_cast<unsigned long long>(arena_.slot_bytes),
            static_cast<unsigned long long>(device_->staging_bytes()));
+  KILL_POINT("actor.started");
   detached_since_ms_ = now_ms();
   phase_since_us_ = now_us();
   while (!exit_code_) {
     turn();
     if (!exit_code_) wait_for_events();
   }
+  KILL_POINT("actor.ending");
   if (pipeline_ != nullptr) pipeline_->abandon();
   if (*exit_code_ == ExitCode::kOk) say_last_words();
   if (saves_at_end(*exit_code_, told_to_end(), lifeline_.closed())) save_at_end();
@@ -301,6 +307,7 @@ void GpuActor::on_outcome(const WorkOutcome& outcome) {
     machine_->on_gathered(outcome.group_epoch, outcome.step);
     if (machine_->published() == outcome.step && outcome.group_epoch == machine_->group_epoch()) {
       send_to_store(MessageKind::kPublished, PublishedBody{outcome.step, outcome.group_epoch});
+      KILL_POINT("actor.published_said");
     }
   }
 }
@@ -341,6 +348,7 @@ void GpuActor::say_hello() {
   body.pid = static_cast<uint32_t>(getpid());
   body.step_published = machine_->published();
   send_to_store(MessageKind::kHello, body);
+  KILL_POINT("actor.hello_said");
   if (first_hello_ == 0) first_hello_ = sequence_;
 }
 

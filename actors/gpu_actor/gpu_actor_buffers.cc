@@ -17,6 +17,7 @@
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
 #include "shm/damage.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -179,6 +180,7 @@ Status GpuActor::check_sums_at_start(Step step) {
   if (!over.is_ok()) return over.status();
   sums_ = sums_check_->sums();
   sums_check_.reset();
+  KILL_POINT("actor.sums_checked");
   return Status::ok();
 }
 
@@ -325,6 +327,7 @@ void GpuActor::save_resident_some() {
     if (!saved.value()) return;
   }
   send_to_store(MessageKind::kResidentSaved, StepBody{save_wanted_});
+  KILL_POINT("actor.resident_saved");
   save_wanted_ = kNoStep;
 }
 

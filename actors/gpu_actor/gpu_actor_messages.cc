@@ -5,6 +5,7 @@
 
 #include "actors/runtime/clock.h"
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -76,6 +77,7 @@ void GpuActor::on_welcome(const Decoded& frame) {
   }
   store_epoch_ = frame.header.store_epoch;
   machine_->on_welcome(body.step_committed, body.step_open);
+  KILL_POINT("actor.welcomed");
   log_info("attached: store epoch %llu, committed step %lld, open step %lld",
            static_cast<unsigned long long>(store_epoch_),
            static_cast<long long>(body.step_committed), static_cast<long long>(body.step_open));
@@ -154,6 +156,7 @@ void GpuActor::reattach(const char* why) {
   machine_->on_group_broken(machine_->group_epoch());
   machine_->on_detached();
   pipeline_->abandon();
+  KILL_POINT("actor.detached");
   detached_since_ms_ = now_ms();
   hello_at_ms_ = 0;
   first_hello_ = 0;
@@ -165,6 +168,7 @@ void GpuActor::request_lease(Step step, uint32_t first_chunk, uint32_t chunk_cou
 
 void GpuActor::return_lease(uint64_t lease_id) {
   send_to_store(MessageKind::kLeaseReturn, LeaseReturnBody{lease_id});
+  KILL_POINT("lease.returned");
 }
 
 void GpuActor::request_commit(const CommitRequestBody& body, const std::vector<SlotEntry>& shadow) {
@@ -189,6 +193,7 @@ void GpuActor::send_ready(Step step) {
   }
   body.blob_bytes = static_cast<uint32_t>(blob.size());
   send_to_store(MessageKind::kStepReady, body, blob);
+  KILL_POINT("actor.ready_said");
 }
 
 void GpuActor::send_record(Step step) {
@@ -197,7 +202,9 @@ void GpuActor::send_record(Step step) {
   body.group_epoch = machine_->group_epoch();
   body.record = *computed_;
   body.sums = sums_->digest();
+  KILL_POINT("actor.record_made");
   send_to_store(MessageKind::kStepRecord, body);
+  KILL_POINT("actor.record_sent");
 }
 
 }  // namespace optlease

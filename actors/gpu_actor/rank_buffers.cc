@@ -7,6 +7,7 @@
 
 #include "actors/device_memory/device_room.h"
 #include "actors/runtime/clock.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -29,6 +30,7 @@ Result<MappedDeviceBuffer> find(const DeviceMemory& memory, const std::string& v
                          static_cast<unsigned long long>(wanted.bytes)));
   }
   Result<MappedDeviceBuffer> mapped = memory.map(found.value().fd.get(), wanted.bytes);
+  KILL_POINT("actor.buffer_mapped");
   if (mapped.is_ok()) return mapped;
   return Status(mapped.status().code(),
                 "shared buffer '" + wanted.key + "': " + mapped.status().message());
@@ -48,7 +50,9 @@ Result<MappedDeviceBuffer> find_or_make(const DeviceMemory& memory, const std::s
     Result<MappedDeviceBuffer> mapped = memory.map(made.value().get(), wanted.bytes);
     if (!mapped.is_ok()) return mapped;
     if (wanted.prepare) OPTLEASE_TRY(wanted.prepare(mapped.value().data()));
+    KILL_POINT("actor.buffer_made");
     const Status put = vault_put(vault, wanted.key, wanted.bytes, made.value().get(), left);
+    KILL_POINT("actor.buffer_passed");
     if (put.is_ok()) return mapped;
     if (put.code() != StatusCode::kAlreadyExists || deadline.passed()) return put;
   }

@@ -5,6 +5,7 @@
 
 #include "actors/runtime/client_abi.h"
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 
@@ -96,6 +97,7 @@ void TrainerRequests::on_step_request(const std::string& peer, const Decoded& fr
     return;
   }
   request_ = StepRequestInHand{peer, frame.header.sequence, body, std::string(frame.payload)};
+  KILL_POINT("trainer.step_taken");
 }
 
 void TrainerRequests::answer(const DeskFacts& facts, const ControlView& control) {
@@ -106,6 +108,7 @@ void TrainerRequests::answer(const DeskFacts& facts, const ControlView& control)
     const auto record = control.step_record(rank_, request_->body.step);
     reply_step(request_->peer, request_->sequence, request_->body.step, record ? &*record : nullptr,
                Status::ok());
+    KILL_POINT("trainer.step_answered");
     request_.reset();
   }
   if (attaching_ && facts.quiet && !request_) reply_attached(facts, control);
@@ -131,6 +134,7 @@ void TrainerRequests::reply_attached(const DeskFacts& facts, const ControlView& 
   body.has_blob = blob ? 1 : 0;
   outgoing_.push_back({attaching_->first, encode({.rank = rank_.value}, MessageKind::kAttached,
                                                  attaching_->second, body, blob.value_or(""))});
+  KILL_POINT("trainer.attach_answered");
   log_info("a trainer attached at step %lld", static_cast<long long>(facts.committed));
   attaching_.reset();
 }

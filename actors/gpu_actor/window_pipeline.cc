@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shm/kill_point.h"
+
 namespace optlease {
 namespace {
 
@@ -102,6 +104,7 @@ void WindowPipeline::on_grant(const LeaseGrantBody& body, const std::vector<Gran
     window.lease_id = body.lease_id;
     window.entries = entries;
     window.state = State::kGranted;
+    KILL_POINT("lease.received");
     if (body.deferred == 0) return;
     ++counters_.deferred;
     counters_.credit_wait_seconds += static_cast<double>(now_us - window.first_asked_us) * 1e-6;
@@ -141,6 +144,7 @@ void WindowPipeline::on_commit_reply(const CommitReplyBody& body) {
     if (window.state != State::kCommitting || window.first_chunk != body.first_chunk) continue;
     if (window.lease_id != body.lease_id || window.chunk_count != body.chunk_count) continue;
     window.state = State::kDone;
+    KILL_POINT("commit.answered");
     ++finished_;
     last_progress_us_ = last_advance_us_;
     counters_.commits += window.chunk_count;
@@ -200,6 +204,7 @@ void WindowPipeline::request_leases(uint64_t now_us) {
       port_.at_phase(RehearsePhase::kBeforeLease, step_);
     }
     port_.request_lease(step_, window.first_chunk, window.chunk_count);
+    KILL_POINT("lease.asked");
     window.state = State::kRequested;
     window.asked_us = now_us;
     if (window.first_asked_us == 0) window.first_asked_us = now_us;
@@ -211,6 +216,7 @@ void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
   if (!failure_.is_ok()) return;  // nothing is committed any more: the actor ends
   if (window.state == State::kCopyIn && device_.reached(window.copied_in)) {
     window.state = State::kCompute;
+    KILL_POINT("copy.in_over");
     if (rehearsed(window)) port_.at_phase(RehearsePhase::kUpdate, step_);
   }
   if (window.state == State::kCompute && device_.reached(window.computed)) {
@@ -226,6 +232,7 @@ void WindowPipeline::poll_window(Window& window, uint64_t now_us) {
   if (window.state == State::kCopyOut && device_.reached(window.copied_out)) {
     const bool last = kind_ == RunKind::kUpdate && &window == &windows_.back();
     if (last && port_.keeps_last_commit(step_)) return;
+    KILL_POINT("copy.out_over");
     finish_compute(window, now_us);
   } else if (window.state == State::kCommitting && now_us >= window.asked_us + kAskAgainUs) {
     send_commit(window, now_us);
@@ -241,6 +248,7 @@ void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
     if (!failure_.is_ok()) return;
   } else if (kind_ == RunKind::kRepublish) {
     if (!sums_hold(window)) return;
+    KILL_POINT("republish.over");
     window.state = State::kDone;
     ++finished_;
     return note_published(window);
@@ -253,6 +261,7 @@ void WindowPipeline::finish_compute(Window& window, uint64_t now_us) {
 // those that were committed, and those that this rank summed.
 bool WindowPipeline::take_computed(Window& window) {
   if (!sums_hold(window)) return false;
+  KILL_POINT("checksum.held");
   ++computed_;
   note_published(window);
   return true;
@@ -318,6 +327,7 @@ void WindowPipeline::send_commit(Window& window, uint64_t now_us) {
   window.state = State::kCommitting;
   window.asked_us = now_us;
   port_.request_commit(body, shadow);
+  KILL_POINT("commit.asked");
 }
 
 void WindowPipeline::abandon() {
@@ -341,6 +351,7 @@ bool WindowPipeline::drained() {
     if (!device_.reached(ticket)) return false;
   }
   draining_ = false;
+  KILL_POINT("actor.drained");
   abandoned_.clear();
   return true;
 }

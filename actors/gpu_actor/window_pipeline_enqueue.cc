@@ -1,6 +1,7 @@
 // What a window enqueues on the device's streams, once it is leased.
 #include "actors/gpu_actor/initial_chunk.h"
 #include "actors/gpu_actor/window_pipeline.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 
@@ -90,6 +91,7 @@ void WindowPipeline::copy_in(Window& window) {
                  layout_of_chunk(window.first_chunk + i).host_bytes);
   }
   window.copied_in = device_.signal(StreamKind::kCopyIn);
+  KILL_POINT("copy.in_begun");
   window.state = State::kStaged;
 }
 
@@ -120,6 +122,7 @@ void WindowPipeline::update_staged(Window& window) {
                  layout_of_chunk(window.first_chunk + i).host_bytes);
   }
   window.copied_out = buffer_free_[window.buffer] = device_.signal(StreamKind::kCopyOut);
+  KILL_POINT("shadow.begun");
 }
 
 void WindowPipeline::start_initialise(Window& window) {
@@ -136,6 +139,7 @@ void WindowPipeline::start_initialise(Window& window) {
         return fill_(spec.space, range, main);
       };
       *filled = write_initial_chunk(arena_.split, layout, spec.range, fill, {shadow, image});
+      KILL_POINT("initial.written");
     });
     device_.copy(StreamKind::kCopyIn, device_.staging(buffer) + i * window_.slot_bytes(), shadow,
                  layout.host_bytes);

@@ -22,6 +22,7 @@
 #include "actors/runtime/log.h"
 #include "actors/wire/endpoints.h"
 #include "actors/wire/socket.h"
+#include "shm/kill_point.h"
 #include "shm/name_watch.h"
 #include "shm/processes.h"
 #include "shm/shared_buffer.h"
@@ -80,7 +81,9 @@ class HostStore {
       outbox_.flush(socket_, service_.outgoing());
       check_names();
     }
+    KILL_POINT("store.finished");
     deliver_last_words();
+    KILL_POINT("store.last_words_said");
     log_info("stopped: %s; %llu refusals, %llu frames of strangers, %llu frames not delivered",
              service_.describe().c_str(), static_cast<unsigned long long>(service_.refusals()),
              static_cast<unsigned long long>(service_.strangers_dropped()),
@@ -191,6 +194,7 @@ ExitCode run_host_store(const ChildArgs& args) {
     const bool taken = socket.status().code() == StatusCode::kAlreadyExists;
     return failed(socket.status(), taken ? ExitCode::kAlreadyRunning : ExitCode::kIo);
   }
+  KILL_POINT("store.bound");
   const SegmentNames names = segment_names(directory.value(), plan.value().segment.world_size);
   Result<ChunkStore> store = open_segments(plan.value(), names, args.create);
   if (!store) return failed(store.status(), exit_code_for_segments(store.status()));
@@ -201,6 +205,7 @@ ExitCode run_host_store(const ChildArgs& args) {
   Result<StoreService> service =
       StoreService::start(std::move(store).value(), options_of(plan.value(), args), clock_ms());
   if (!service) return failed(service.status(), exit_code_for(service.status()));
+  KILL_POINT("store.recovered");
   log_info("%s: %s", args.create ? "created" : "recovered", service.value().describe().c_str());
 
   // Half of what the launcher waits before it kills: the actors need the rest.

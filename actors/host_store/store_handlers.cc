@@ -5,6 +5,7 @@
 
 #include "actors/host_store/store_service.h"
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -38,6 +39,7 @@ Status StoreService::on_hello(const Request& request) {
   peer.heard_ms = request.now_ms;
   coordinator_.on_attached(rank, body.step_published, same);
   if (!same) log_info("rank %u: incarnation %llu is attached", rank.value, num(peer.attached));
+  KILL_POINT("store.attached");
   reply(request, MessageKind::kWelcome,
         WelcomeBody{.step_committed = coordinator_.step_committed(),
                     .step_open = coordinator_.step_open(),
@@ -59,6 +61,7 @@ Status StoreService::on_step_ready(const Request& request) {
   } else {
     store_.write_blob(request.rank(), body.step, request.frame.payload);
   }
+  KILL_POINT("store.ready_taken");
   coordinator_.on_ready(request.rank(), body.step);
   return Status::ok();
 }
@@ -147,6 +150,7 @@ Status StoreService::grant_lease(const std::string& peer, const MessageHeader& a
   Result<Lease> lease =
       leases_.grant(rank, incarnation, body.step, body.first_chunk, body.chunk_count, now_ms);
   if (!lease) return lease.status();
+  KILL_POINT("lease.granted");
   const uint32_t left = lease.value().first_chunk + lease.value().committed;
   for (uint32_t chunk = left; chunk < body.first_chunk + body.chunk_count; ++chunk) {
     if (store_.view().version(rank, ChunkIndex{chunk}) < body.step) continue;
@@ -211,6 +215,7 @@ Status StoreService::on_commit_request(const Request& request) {
     OPTLEASE_TRY(check_commit_step(body.step));
     commit_chunks(rank, body, shadow);
   }
+  KILL_POINT("commit.unanswered");
   reply(request, MessageKind::kCommitReply,
         CommitReplyBody{body.lease_id, body.step, body.first_chunk, body.chunk_count});
   return Status::ok();

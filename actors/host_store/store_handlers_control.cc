@@ -3,6 +3,7 @@
 
 #include "actors/host_store/store_service.h"
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -22,6 +23,7 @@ Status StoreService::on_incarnation_started(const Request& request) {
 Status StoreService::on_incarnation_lost(const Request& request) {
   const auto body = request.frame.as<IncarnationBody>();
   leases_.lost(Rank{body.rank}, Incarnation{body.incarnation}, request.now_ms);
+  KILL_POINT("store.loss_heard");
   sync_rank(Rank{body.rank});
   return Status::ok();
 }
@@ -29,6 +31,7 @@ Status StoreService::on_incarnation_lost(const Request& request) {
 Status StoreService::on_incarnation_reaped(const Request& request) {
   const auto body = request.frame.as<IncarnationBody>();
   leases_.reaped(Rank{body.rank}, Incarnation{body.incarnation}, request.now_ms);
+  KILL_POINT("store.reaping_heard");
   sync_rank(Rank{body.rank});
   return Status::ok();
 }
@@ -105,6 +108,7 @@ void StoreService::grant_hold(uint64_t hold_id) {
                  static_cast<unsigned long long>(hold_id));
   const Step committed = coordinator_.step_committed();
   if (!residents_are_saved()) return broadcast(MessageKind::kSaveResident, StepBody{committed});
+  KILL_POINT("hold.granted");
   const HoldBody body{committed, hold_id, owner->second.ttl_ms};
   outgoing_.push_back(
       {owner->second.peer,
@@ -136,6 +140,7 @@ Status StoreService::on_stop_store(const Request& request) {
   log_info("asked to stop at the next step boundary, in %llu ms at the latest",
            static_cast<unsigned long long>(body.ttl_ms));
   stop(body.ttl_ms, request.now_ms);
+  KILL_POINT("store.told_to_stop");
   return Status::ok();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/runtime/log.h"
+#include "shm/kill_point.h"
 
 namespace optlease {
 namespace {
@@ -296,12 +297,15 @@ void StoreService::perform(const StoreAction& action) {
     case StoreAction::Kind::kApplySkip:
       return apply_skip(action.step);
     case StoreAction::Kind::kStepOpen:
+      KILL_POINT("store.step_opens");
       return broadcast(MessageKind::kStepOpen, StepBody{action.step});
     case StoreAction::Kind::kCommitStep:
       return commit_step(action.step);
     case StoreAction::Kind::kGoGather:
+      KILL_POINT("store.gather_ordered");
       return broadcast(MessageKind::kGoGather, GoBody{action.group_epoch, action.step}, needs);
     case StoreAction::Kind::kGoReduce:
+      KILL_POINT("store.reduce_ordered");
       return broadcast(MessageKind::kGoReduce, GoBody{action.group_epoch, action.step}, needs);
     case StoreAction::Kind::kHoldGranted:
       return grant_hold(action.hold_id);
@@ -312,6 +316,7 @@ void StoreService::perform(const StoreAction& action) {
       return;
     case StoreAction::Kind::kStop:
       broadcast(MessageKind::kStopActor, StepBody{action.step});
+      KILL_POINT("store.stops");
       store_.set_kept_on_purpose(options_.keep_state);
       finished_ = true;
       return;

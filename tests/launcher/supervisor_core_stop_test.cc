@@ -157,6 +157,33 @@ TEST(SupervisorCore, StopsTrainersBeforeActors) {
   EXPECT_EQ(job.core().life(trainer(0)), 1u) << "nothing is restarted while the job stops";
 }
 
+// It may have to finish an open step, for which the actors must live on.
+TEST(SupervisorCore, AStoreThatIsBetweenTwoLivesIsToldToStopOnceItAnswersAndNoActorIsEnded) {
+  CoreJob job(CoreJob::options(2, false));
+  job.start_all();
+  job.answer(3, 4);
+  job.die(kStore);
+  job.advance_ms(30);
+  ASSERT_EQ(job.core().state(kStore), SeatState::kStarting);
+  job.core().stop(Ending::kStopped, "asked to", job.now());
+  job.advance_ms(1);
+  job.advance_ms(40);
+  EXPECT_FALSE(job.asked(Kind::kStopStore)) << "nobody could hear it";
+  EXPECT_FALSE(job.asked(Kind::kTerminate));
+  job.answer(3, 4);
+  EXPECT_EQ(job.count(Kind::kStopStore, kStore), 1u);
+  EXPECT_FALSE(job.asked(Kind::kTerminate));
+  CoreJob dies(CoreJob::options(1, false));
+  dies.start_all();
+  dies.die(kStore);
+  dies.advance_ms(30);
+  dies.core().stop(Ending::kStopped, "asked to", dies.now());
+  dies.advance_ms(1);
+  dies.die(kStore);
+  dies.advance_ms(1);
+  EXPECT_EQ(dies.count(Kind::kTerminate, actor(0)), 1u) << "no other store comes";
+}
+
 TEST(SupervisorCore, KillsWhatDoesNotStopInTimeAndReportsWhatCannotBeKilled) {
   CoreJob job(CoreJob::options(1, true));
   job.start_all();

@@ -62,32 +62,55 @@ TEST(Pages, EveryTestThatTheTestingPageNamesIsThere) {
   EXPECT_GT(names, 80) << "the page or its form has changed";
 }
 
-// A place to die at that no test dies at is no test.
-TEST(Pages, EveryKillPointIsNamedByATest) {
-  std::string tests;
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
-    if (entry.path().extension() == ".cc") tests += read(entry.path());
-  }
+// Names of the KILL_POINT lines of the source.
+std::set<std::string> kill_points_of_source() {
   const std::regex point("KILL_POINT\\(\"([\\w.]+)\"\\)");
-  int points = 0;
+  std::set<std::string> points;
   for (const char* top : {"shm", "kernels", "actors", "launcher"}) {
     for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
       if (entry.path().extension() != ".cc") continue;
       const std::string text = read(entry.path());
       for (std::sregex_iterator at(text.begin(), text.end(), point), end; at != end; ++at) {
-        ++points;
-        const std::string name = (*at)[1];
-        bool named = false;
-        for (const std::string& before : {"\"" + name, "stop:" + name}) {
-          for (const char after : {'"', ':'}) {
-            named = named || tests.find(before + after) != std::string::npos;
-          }
-        }
-        EXPECT_TRUE(named) << name << " of " << entry.path();
+        points.insert((*at)[1]);
       }
     }
   }
-  EXPECT_GT(points, 40);
+  return points;
+}
+
+// A place to die at that no test dies at is no test: the soak kills at each row of its table.
+TEST(Pages, EveryKillPointIsInTheTableOfTheSoakAndTheTableHasNoOther) {
+  const std::set<std::string> points = kill_points_of_source();
+  EXPECT_GT(points.size(), 100u);
+  const std::string text = read(kRoot / "tests/soak/kill_points.cc");
+  const std::regex row("\\{\"([\\w.]+)\",\\s*\"[^\"]+\",\\s*Who::");
+  std::set<std::string> rows;
+  for (std::sregex_iterator at(text.begin(), text.end(), row), end; at != end; ++at) {
+    rows.insert((*at)[1]);
+  }
+  for (const std::string& point : points) EXPECT_TRUE(rows.contains(point)) << point;
+  for (const std::string& name : rows) EXPECT_TRUE(points.contains(name)) << name;
+}
+
+// Where a row names another test than the soak, that test kills at the point.
+TEST(Pages, AKillPointThatTheSoakLeavesToAnotherTestIsNamedThere) {
+  const std::string table = read(kRoot / "tests/soak/kill_points.cc");
+  const std::regex elsewhere(
+      "\\{\"([\\w.]+)\",[^}]*When::kElsewhere,\\s*Need::\\w+,\\s*\"(\\w+)\"\\}");
+  int rows = 0;
+  for (std::sregex_iterator at(table.begin(), table.end(), elsewhere), end; at != end; ++at) {
+    ++rows;
+    bool named = false;
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
+      if (entry.path().extension() != ".cc" || entry.path().filename() == "kill_points.cc")
+        continue;
+      const std::string text = read(entry.path());
+      if (text.find("(" + (*at)[2].str() + ",") == std::string::npos) continue;
+      named = named || text.find("\"" + (*at)[1].str()) != std::string::npos;
+    }
+    EXPECT_TRUE(named) << (*at)[1] << " in " << (*at)[2];
+  }
+  EXPECT_GT(rows, 0);
 }
 
 TEST(Pages, EveryFileThatTheTestingPageNamesIsThere) {
