@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -68,6 +69,34 @@ class HostilePeer : public RunEnvironment {
   SocketContext context_;
   std::string path_;
 };
+
+// The directory and the socket's mode keep them out; where both were opened the kernel's word of
+// who they are does.
+TEST_F(HostilePeer, OfAnotherUserIsDroppedBeforeAByteIsSaidToIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  for (const Type type : {Type::kRouter, Type::kPub}) {
+    const Socket socket = bind(type);
+    for (const std::string& folder : {base_, run_root(), base_ + "/optlease/job"}) {
+      ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+    }
+    ASSERT_EQ(::chmod(path_.c_str(), 0666), 0);
+    const auto bytes_heard = [&](uid_t uid) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        if (::setuid(uid) != 0) ::_exit(99);
+        const int fd = raw_connect();
+        raw_send(fd, zmtp_greeting("DEALER"));
+        char greeting = 0;
+        ::_exit(::recv(fd, &greeting, 1, MSG_WAITALL) > 0 ? 1 : 0);
+      }
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+    };
+    EXPECT_EQ(bytes_heard(65534), 0);
+    EXPECT_EQ(bytes_heard(0), 1);
+  }
+}
 
 TEST_F(HostilePeer, RandomBytesDisturbNobody) {
   std::mt19937_64 random(test_seed());
