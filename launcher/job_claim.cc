@@ -337,7 +337,8 @@ Status remove_segments(const RunDirectory& run) {
     names.push_back(name);
   }
   begin_removal(run.control_segment());
-  for (const std::string& name : in_removal_order(std::move(names))) {
+  names = in_removal_order(std::move(names));
+  for (const std::string& name : names) {
     Segment::unlink(name);
     KILL_POINT("removal.segment");
   }

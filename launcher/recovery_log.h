@@ -75,7 +75,7 @@ class RecoveryLog {
             uint64_t now_ms, DeathSign sign = DeathSign::kExit,
             std::optional<Rehearsal> rehearsal = std::nullopt);
   // Of the last death of that life.
-  void heard(Seat seat, uint64_t life, LastHeard heard);
+  void heard(Seat seat, uint64_t life, const LastHeard& heard);
   void exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms);
   void spawned(Seat seat, uint64_t life, uint64_t now_ms);
   // Returns the records that became whole with this reply, for the progress lines.

@@ -16,7 +16,8 @@ Status foreign(const char* what) { return {StatusCode::kPermission, what}; }
 
 }  // namespace
 
-StoreService::StoreService(ChunkStore store, const StoreOptions& options, CoordinatorFacts facts)
+StoreService::StoreService(ChunkStore store, const StoreOptions& options,
+                           const CoordinatorFacts& facts)
     : options_(options),
       epoch_(facts.epoch),
       store_(std::move(store)),

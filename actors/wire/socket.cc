@@ -247,7 +247,7 @@ struct Socket::Impl {
 };
 
 Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string& path,
-                            SocketOptions options) {
+                            const SocketOptions& options) {
   Result<int> made = make_listener(path, options.take_over_path);
   if (!made) return made.status();
   Descriptor listener(made.value());
@@ -281,7 +281,7 @@ Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string
 }
 
 Result<Socket> Socket::connect(SocketContext& context, Type type, const std::string& path,
-                               SocketOptions options) {
+                               const SocketOptions& options) {
   if (Result<sockaddr_un> address = address_of(path); !address) return address.status();
   auto impl = std::make_unique<Impl>();
   impl->path = path;

@@ -6,6 +6,7 @@
 
 #include "actors/gpu_actor/collectives.h"
 #include "actors/gpu_actor/gloo_collectives.h"
+#include "actors/gpu_actor/gloo_rendezvous.h"
 #include "tests/gpu_actor/group_data.h"
 #include "tests/gpu_actor/rank_processes.h"
 #include "tests/support/resident_bytes.h"

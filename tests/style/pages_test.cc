@@ -92,7 +92,7 @@ TEST(Pages, EveryKillPointIsNamedByATest) {
 
 TEST(Pages, EveryFileThatThePagesNameIsThere) {
   const std::string text = read(kRoot / "docs/TESTING.md") + read(kRoot / "docs/THREATS.md");
-  const std::regex path("\\b((?:tests|docs|configs|launcher|actors|shm)/[\\w./-]*\\w)");
+  const std::regex path("(?:^|[^/\\w])((?:tests|docs|configs|launcher|actors|shm)/[\\w./-]*\\w)");
   int paths = 0;
   for (std::sregex_iterator at(text.begin(), text.end(), path), end; at != end; ++at) {
     ++paths;

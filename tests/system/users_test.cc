@@ -17,7 +17,6 @@
 
 #include "actors/runtime/exit_code.h"
 #include "tests/support/system_job.h"
-#include "tests/support/zmtp_peer.h"
 
 namespace optlease {
 namespace {
@@ -135,7 +134,6 @@ TEST(Users, CommandsOfAnotherUserReachNoJobAndChangeNothing) {
     EXPECT_EQ(code, static_cast<int>(ExitCode::kIo)) << words[0];
     const std::string said = text_of_file(output);
     EXPECT_NE(said.find(root), std::string::npos) << words[0] << ": " << said;
-    EXPECT_NE(said.find("belongs to"), std::string::npos) << words[0] << ": " << said;
   }
   EXPECT_EQ(job.processes(), before);
   const Json status = job.status();
@@ -162,9 +160,7 @@ TEST(Users, EveryZeroMqSocketOfAJobDropsAnotherUser) {
     std::memcpy(address.sun_path, path.data(), path.size());
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return 9;
-    const std::string greeting = testing_support::zmtp_greeting("DEALER");
-    (void)!send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL);
-    char heard = 0;
+    char heard = 0;  // the library speaks first
     const int result = recv(fd, &heard, 1, MSG_WAITALL) > 0 ? 1 : 0;
     close(fd);
     return result;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -26,11 +27,11 @@ class HostilePeer : public RunEnvironment {
  protected:
   HostilePeer() : path_(make_run_directory("job").store_socket()) {}
 
-  Socket bind(Type type, SocketOptions options = {}) {
-    return std::move(Socket::bind(context_, type, path_, std::move(options))).value();
+  Socket bind(Type type, const SocketOptions& options = {}) {
+    return std::move(Socket::bind(context_, type, path_, options)).value();
   }
-  Socket connect(Type type, SocketOptions options = {}) {
-    return std::move(Socket::connect(context_, type, path_, std::move(options))).value();
+  Socket connect(Type type, const SocketOptions& options = {}) {
+    return std::move(Socket::connect(context_, type, path_, options)).value();
   }
 
   int raw_connect() const {
@@ -85,8 +86,7 @@ TEST_F(HostilePeer, OfAnotherUserIsDroppedBeforeAByteIsSaidToIt) {
       if (child == 0) {
         if (::setuid(uid) != 0) ::_exit(99);
         const int fd = raw_connect();
-        raw_send(fd, zmtp_greeting("DEALER"));
-        char greeting = 0;
+        char greeting = 0;  // which the library says first
         ::_exit(::recv(fd, &greeting, 1, MSG_WAITALL) > 0 ? 1 : 0);
       }
       int status = 0;
@@ -109,7 +109,7 @@ TEST_F(HostilePeer, RandomBytesDisturbNobody) {
     const int fd = round % 3 == 1 ? zmtp_connect() : raw_connect();
     std::string bytes(1 + random() % 3000, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    if (round % 3 == 2) bytes = bytes.substr(0, 1 + random() % 64);
+    if (round % 3 == 2) bytes.resize(std::min<size_t>(bytes.size(), 1 + random() % 64));
     raw_send(fd, bytes);
     const std::string text = "round " + std::to_string(round);
     ASSERT_TRUE(good.send({{}, text}).is_ok());
