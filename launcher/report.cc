@@ -223,6 +223,7 @@ std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts) {
     }
   }
   std::vector<LossPoint> curve;
+  curve.reserve(sums.size());
   for (const auto& [step, sum] : sums) curve.push_back({step, sum.first / sum.second, sum.second});
   return curve;
 }

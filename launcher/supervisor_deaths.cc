@@ -39,8 +39,9 @@ LastHeard Supervisor::last_heard(const Action& action, const std::string& standi
     if (rank.incarnation != 0 && (is_trainer || rank.incarnation == action.life)) {
       heard.phase = name_of(static_cast<Phase>(rank.phase));
       heard.step = rank.step;
-      heard.why += format("; %s was in %s of step %lld", is_trainer ? "its actor" : "it",
-                          heard.phase.c_str(), static_cast<long long>(heard.step));
+      heard.why +=
+          format("; %s was last heard in %s", is_trainer ? "its actor" : "it", heard.phase.c_str());
+      if (heard.step >= 0) heard.why += format(" of step %lld", static_cast<long long>(heard.step));
     }
   }
   if (!standing.empty()) heard.why += "; " + standing;

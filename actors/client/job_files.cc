@@ -19,7 +19,7 @@ namespace {
 constexpr int kJobFileRetryMs = 20;
 
 Status check_directory(const RunDirectory& directory) {
-  const Status status = directory.check();
+  Status status = directory.check();
   if (status.code() != StatusCode::kNotFound) return status;
   return {StatusCode::kNotFound,
           format("job '%s' is not running: there is no %s. Start it with `optlease run`, as this "

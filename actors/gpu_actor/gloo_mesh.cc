@@ -57,10 +57,9 @@ Result<std::shared_ptr<gloo::transport::Device>> open_loopback_device() {
   }
 }
 
-Result<std::unique_ptr<GlooMesh>> GlooMesh::connect(std::shared_ptr<gloo::transport::Device> device,
-                                                    const GroupPlace& place, uint64_t timeout_ms,
-                                                    const std::atomic<uint64_t>* aborted_epoch,
-                                                    WaitWatch* watch) {
+Result<std::unique_ptr<GlooMesh>> GlooMesh::connect(
+    const std::shared_ptr<gloo::transport::Device>& device, const GroupPlace& place,
+    uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch, WaitWatch* watch) {
   std::unique_ptr<GlooMesh> mesh(new GlooMesh(place, timeout_ms, aborted_epoch, watch));
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   OPTLEASE_TRY(mesh->create_pairs(device.get()));
@@ -250,7 +249,7 @@ Status GlooMesh::wait(Transfer* transfer, const GatherFeed* feed) {
       });
   std::string failure;
   bool done = wait_in_gloo(transfer, kNeverInGloo, &failure);
-  const Status reason = watch_->disarm();
+  Status reason = watch_->disarm();
   // A peer that sent all it had to and then left is no loss: what it sent has arrived. The first
   // look may only take back the interruption.
   if (!done && reason.code() == StatusCode::kPeerLost)

@@ -50,10 +50,9 @@ class GlooMesh {
  public:
   // Publishes, connects to every peer and shakes hands with it. `aborted_epoch` and `watch` outlive
   // the mesh.
-  static Result<std::unique_ptr<GlooMesh>> connect(std::shared_ptr<gloo::transport::Device> device,
-                                                   const GroupPlace& place, uint64_t timeout_ms,
-                                                   const std::atomic<uint64_t>* aborted_epoch,
-                                                   WaitWatch* watch);
+  static Result<std::unique_ptr<GlooMesh>> connect(
+      const std::shared_ptr<gloo::transport::Device>& device, const GroupPlace& place,
+      uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch, WaitWatch* watch);
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
