@@ -180,7 +180,7 @@ bool check_value(const KeyRule& rule, const std::string& path, ConfigValue* valu
 // What an unknown name probably meant: one of `names`, else the keys of that name in any section.
 // Ends the sentence: "; did you mean 'lr'?" or ".".
 std::string meant_text(const std::string& name, const std::vector<std::string>& names) {
-  const std::string near = hint(name, names);
+  std::string near = hint(name, names);
   if (!near.empty()) return near;
   std::vector<std::string> elsewhere;
   for (const KeyRule& rule : schema_keys()) {

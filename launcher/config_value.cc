@@ -65,6 +65,7 @@ void convert_table(const toml::table& table, const Placer& place, ConfigValue* v
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<ConfigMember> sorted;
+  sorted.reserve(order.size());
   for (const auto& entry : order) sorted.push_back(std::move(value->members[entry.second]));
   value->members = std::move(sorted);
 }

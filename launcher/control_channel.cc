@@ -111,8 +111,7 @@ std::string to_json(const JobStatus& status) {
 Result<ControlServer> ControlServer::open(SocketContext& context, const RunDirectory& run) {
   SocketOptions options;
   options.message_bytes_max = kRequestBytesMax;
-  auto socket =
-      Socket::bind(context, Socket::Type::kRouter, run.launcher_socket(), std::move(options));
+  auto socket = Socket::bind(context, Socket::Type::kRouter, run.launcher_socket(), options);
   if (!socket) return socket.status();
   return ControlServer(std::move(socket).value());
 }

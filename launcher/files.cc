@@ -139,10 +139,12 @@ std::string temporary_beside(const std::string& path) {
   return path + format(".%d.tmp", static_cast<int>(getpid()));
 }
 
+// Always a new file: nobody else has one open, or linked, that lay under the name before. Where
+// that one cannot be removed (another user's, in a folder such as /tmp), this fails.
 UniqueFd create_temporary(const std::string& path) {
-  return UniqueFd(retry_eintr([&] {
-    return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  }));
+  unlink(path.c_str());
+  return UniqueFd(retry_eintr(
+      [&] { return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
 }
 
 }  // namespace
@@ -212,12 +214,27 @@ Result<std::string> replaceable_path(const std::string& named) {
 }
 
 Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max) {
-  const UniqueFd fd(retry_eintr([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  // A pipe without a writer would otherwise hold whoever opens it.
+  const UniqueFd fd(
+      retry_eintr([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) return io_error("cannot open", path);
+  struct stat found {};
+  const bool is_pipe = fstat(fd.get(), &found) == 0 && S_ISFIFO(found.st_mode);
+  const Deadline deadline = Deadline::after_ms(kStreamMsMax);
   std::string text;
   char buffer[1 << 16];
   while (true) {
     const ssize_t got = retry_eintr([&] { return read(fd.get(), buffer, sizeof buffer); });
+    // Nobody writes into the pipe yet, or slowly.
+    const bool is_early = (got < 0 && errno == EAGAIN) || (got == 0 && is_pipe && text.empty());
+    if (is_early && !deadline.passed()) {
+      poll(nullptr, 0, kStreamRetryMs);
+      continue;
+    }
+    if (is_early) {
+      return Status(StatusCode::kTimeout, format("%s gave no more than %zu bytes in %d ms",
+                                                 path.c_str(), text.size(), kStreamMsMax));
+    }
     if (got < 0) return io_error("cannot read", path);
     if (got == 0) return text;
     text.append(buffer, static_cast<size_t>(got));

@@ -261,6 +261,8 @@ void finish_job(const JobPlan& plan, JobClaim& claim, Supervisor& supervisor, bo
   report->rehearsals_wanted = supervisor.rehearsals().wanted();
   report->rehearsals_done = supervisor.rehearsals().done();
   report->unreaped = core.unreaped();
+  report->stalls = supervisor.stalls();
+  report->killed_at_stop = supervisor.killed_at_stop();
   // On another device than the CPU the vault's buffers are that device's memory, not the host's.
   (plan.device == "cpu" ? report->real_buffer_bytes : report->real_device_buffer_bytes) =
       supervisor.buffer_bytes_peak();

@@ -222,7 +222,6 @@ namespace {
 // `was_there`: the run directory is not of our making.
 ClaimOutcome claim_in(const JobPlan& plan, StartMode mode, const RunDirectory& run,
                       bool was_there) {
-  if (const Status made = run.create(); !made.is_ok()) return {std::nullopt, refuse(made)};
   const auto probe = JobLock::try_probe(run.lock_segment());
   const bool lock_is_new = probe && probe.value() == JobLock::State::kAbsent;
   auto lock = JobLock::acquire(run.lock_segment(), false);
@@ -255,6 +254,8 @@ ClaimOutcome claim_job(const JobPlan& plan, StartMode mode) {
   auto run = RunDirectory::of(plan.segment.job_name);
   if (!run) return {std::nullopt, refuse(run.status())};
   const bool was_there = access(run.value().path().c_str(), F_OK) == 0;
+  // What is another's is not touched, not even to look whether it is empty.
+  if (const Status made = run.value().create(); !made) return {std::nullopt, refuse(made)};
   ClaimOutcome outcome = claim_in(plan, mode, run.value(), was_there);
   // Without the lock somebody else's may lie in it: then it stays.
   if (!outcome.claim && !was_there) (void)rmdir(run.value().path().c_str());
@@ -338,7 +339,8 @@ Status remove_segments(const RunDirectory& run) {
     names.push_back(name);
   }
   begin_removal(run.control_segment());
-  for (const std::string& name : in_removal_order(std::move(names))) {
+  names = in_removal_order(std::move(names));
+  for (const std::string& name : names) {
     Segment::unlink(name);
     KILL_POINT("removal.segment");
   }

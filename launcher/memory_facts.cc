@@ -81,7 +81,7 @@ void apply_cgroup(const CgroupFiles& files, std::string path, MachineFacts* fact
       }
     }
     if (path.empty() || path == "/") return;
-    path = path.substr(0, path.rfind('/'));
+    path.resize(path.rfind('/'));
     if (path.empty()) path = "/";
   }
 }

@@ -55,6 +55,12 @@ void RecoveryLog::died(Seat seat, uint64_t life, int pid, DeathCause cause, Step
   all_.push_back(open);
 }
 
+void RecoveryLog::heard(Seat seat, uint64_t life, const LastHeard& heard) {
+  for (Open& open : all_) {
+    if (open.record.seat == seat && open.record.life == life) open.record.heard = heard;
+  }
+}
+
 void RecoveryLog::exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms) {
   for (Open& open : all_) {
     if (open.record.seat != seat || open.record.life != life) continue;

@@ -30,6 +30,14 @@ enum class DeathSign {
 };
 const char* name_of(DeathSign sign);
 
+// What was known of a process that did not do its part, when it was killed for that.
+struct LastHeard {
+  std::string phase;    // that an actor was in when the store heard of it last; of a trainer its
+                        // actor's; empty: not known
+  Step step = kNoStep;  // with which step
+  std::string why;      // in words; empty: it was not killed by the launcher, or on purpose
+};
+
 struct DeathRecord {
   Seat seat;
   uint64_t life = 0;
@@ -39,12 +47,20 @@ struct DeathRecord {
   std::optional<ExitInfo> exit;        // known once it was reaped
   Step step_committed = kNoStep;       // when the launcher saw the death
   std::optional<Rehearsal> rehearsal;  // that killed it
-  uint64_t at_ms = 0;                  // since the launcher's start
+  LastHeard heard;
+  uint64_t at_ms = 0;  // since the launcher's start
   std::optional<uint64_t> restart_ms;
   std::optional<uint64_t> attach_ms;
   std::optional<uint64_t> recovery_ms;
   std::optional<uint64_t> reap_ms;
 };
+
+struct KilledAtStop {
+  Seat seat;
+  int pid = 0;
+  LastHeard heard;
+};
+
 // "step 25, copy_out of rank 1": where a configured kill struck.
 std::string text_of(const Rehearsal& rehearsal);
 // "first commit 0.412 s after its death (seen by death_page; started 0.021, ...)", of a record
@@ -58,6 +74,8 @@ class RecoveryLog {
   void died(Seat seat, uint64_t life, int pid, DeathCause cause, Step step_committed,
             uint64_t now_ms, DeathSign sign = DeathSign::kExit,
             std::optional<Rehearsal> rehearsal = std::nullopt);
+  // Of the last death of that life.
+  void heard(Seat seat, uint64_t life, const LastHeard& heard);
   void exited(Seat seat, uint64_t life, const ExitInfo& info, uint64_t now_ms);
   void spawned(Seat seat, uint64_t life, uint64_t now_ms);
   // Returns the records that became whole with this reply, for the progress lines.

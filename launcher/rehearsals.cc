@@ -4,7 +4,7 @@
 
 namespace optlease {
 
-Rehearsals::Rehearsals(std::vector<Rehearsal> all, Step step_committed) {
+Rehearsals::Rehearsals(const std::vector<Rehearsal>& all, Step step_committed) {
   for (const Rehearsal& what : all) {
     entries_.push_back({what, State::kOpen, {}, std::nullopt, false});
     if (what.step > step_committed) ++wanted_;

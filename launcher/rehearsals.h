@@ -20,7 +20,7 @@ struct LifeOf {
 class Rehearsals {
  public:
   // Those of steps that are committed already cannot happen any more and count as not wanted.
-  Rehearsals(std::vector<Rehearsal> all, Step step_committed);
+  Rehearsals(const std::vector<Rehearsal>& all, Step step_committed);
 
   // What an incarnation that starts now is told (ChildArgs::rehearsals).
   std::vector<uint32_t> open_for(uint32_t rank) const;

@@ -25,6 +25,31 @@ Json rehearsal_json(const std::optional<Rehearsal>& rehearsal) {
           {"at_rank", rehearsal->at_rank}};
 }
 
+void add_heard(const LastHeard& heard, Json* out) {
+  (*out)["phase"] = heard.phase.empty() ? Json(nullptr) : Json(heard.phase);
+  (*out)["phase_step"] = heard.phase.empty() ? Json(nullptr) : Json(heard.step);
+  (*out)["why"] = heard.why.empty() ? Json(nullptr) : Json(heard.why);
+}
+
+// Who and what did not do its part.
+void add_stuck(const RunReport& report, Json* out) {
+  Json& json = *out;
+  json["stalls"] = Json::array();
+  for (const Stall& stall : report.stalls) {
+    json["stalls"].push_back({{"step", stall.step},
+                              {"seconds", static_cast<double>(stall.lasted_ms) / 1000.0},
+                              {"over", stall.over},
+                              {"text", stall.text}});
+  }
+  json["killed_at_stop"] = Json::array();
+  for (const KilledAtStop& killed : report.killed_at_stop) {
+    Json entry = {
+        {"role", name_of(killed.seat.role)}, {"rank", killed.seat.rank}, {"pid", killed.pid}};
+    add_heard(killed.heard, &entry);
+    json["killed_at_stop"].push_back(std::move(entry));
+  }
+}
+
 Json death_json(const DeathRecord& death) {
   Json out = {{"role", name_of(death.seat.role)},
               {"rank", death.seat.rank},
@@ -40,6 +65,7 @@ Json death_json(const DeathRecord& death) {
   out["attach_seconds"] = seconds_or_null(death.attach_ms);
   out["recovery_seconds"] = seconds_or_null(death.recovery_ms);
   out["reap_seconds"] = seconds_or_null(death.reap_ms);
+  add_heard(death.heard, &out);
   return out;
 }
 
@@ -197,6 +223,7 @@ std::vector<LossPoint> loss_curve_of(const std::vector<std::string>& texts) {
     }
   }
   std::vector<LossPoint> curve;
+  curve.reserve(sums.size());
   for (const auto& [step, sum] : sums) curve.push_back({step, sum.first / sum.second, sum.second});
   return curve;
 }
@@ -224,6 +251,7 @@ std::string to_json(const RunReport& report) {
   for (const DeathRecord& death : report.deaths) out["restarts"].push_back(death_json(death));
   out["restarts_by_role"] = restarts_by_role(report);
   out["restarts_by_cause"] = restarts_by_cause(report);
+  add_stuck(report, &out);
   out["rehearsals"] = {{"wanted", report.rehearsals_wanted}, {"done", report.rehearsals_done}};
   out["peak_staging_bytes"] = staging_peak(report);
   out["memory"] = memory_json_of(report);

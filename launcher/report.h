@@ -11,6 +11,7 @@
 #include "actors/runtime/exit_code.h"
 #include "actors/runtime/step_figures.h"
 #include "launcher/recovery_log.h"
+#include "launcher/stall_watch.h"
 #include "launcher/supervisor_core.h"
 
 namespace optlease {
@@ -79,6 +80,8 @@ struct RunReport {
   uint32_t rehearsals_wanted = 0;  // that could still happen in this run
   uint32_t rehearsals_done = 0;
   std::vector<std::string> unreaped;
+  std::vector<Stall> stalls;
+  std::vector<KilledAtStop> killed_at_stop;  // they did not end when they were asked to
 
   uint64_t planned_memory_bytes = 0;
   uint64_t planned_shm_bytes = 0;

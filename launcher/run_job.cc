@@ -1,5 +1,7 @@
 #include "launcher/run_job.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -7,6 +9,7 @@
 #include "actors/runtime/clock.h"
 #include "actors/runtime/exception_status.h"
 #include "actors/runtime/log.h"
+#include "actors/runtime/patient_output.h"
 #include "actors/runtime/program_start.h"
 #include "launcher/config_file.h"
 #include "launcher/files.h"
@@ -20,21 +23,23 @@
 namespace optlease {
 namespace {
 
-// Progress for people: a time and a line.
+// Progress for people: a time and a line. Nothing waits for them to read it.
 class ProgressLines {
  public:
   explicit ProgressLines(const RunOptions& options)
-      : out_(options.json ? stderr : stdout), quiet_(options.quiet), start_ms_(now_ms()) {}
-  void operator()(const std::string& text) const {
+      : out_(options.json ? STDERR_FILENO : STDOUT_FILENO),
+        quiet_(options.quiet),
+        start_ms_(now_ms()) {
+    std::fflush(stdout);
+  }
+  void operator()(const std::string& text) {
     if (quiet_) return;
-    std::fprintf(out_, "[%8.3f] %s\n", static_cast<double>(now_ms() - start_ms_) / 1000.0,
-                 text.c_str());
-    std::fflush(out_);
+    out_.put(format("[%8.3f] ", static_cast<double>(now_ms() - start_ms_) / 1000.0) + text + "\n");
   }
   double seconds() const { return static_cast<double>(now_ms() - start_ms_) / 1000.0; }
 
  private:
-  FILE* out_;
+  PatientOutput out_;
   bool quiet_;
   int64_t start_ms_;
 };
@@ -46,14 +51,18 @@ ExitCode fail(const RunOptions& options, const std::string& what, ExitCode code)
 
 Status write_report(const RunReport& report, const RunOptions& options) {
   const std::string json = to_json(report);
+  // The file first: whoever should read the other may stand still.
+  Status written;
+  if (!options.report_path.empty()) {
+    written = write_file_atomically(options.report_path, json + "\n");
+  }
   if (options.json) {
     std::printf("%s\n", json.c_str());
   } else if (!options.quiet) {
     std::fputs(summary_text(report).c_str(), stdout);
   }
   std::fflush(stdout);
-  if (options.report_path.empty()) return Status::ok();
-  return write_file_atomically(options.report_path, json + "\n");
+  return written;
 }
 
 // A run that ends before anything starts has a report too: who reads the file must not find the one
@@ -99,7 +108,7 @@ void leave(JobClaim& claim) {
 }
 
 ExitCode supervise(const JobPlan& plan, SocketContext& context, JobClaim& claim,
-                   const RunOptions& options, const ProgressLines& progress, RunReport begun,
+                   const RunOptions& options, ProgressLines& progress, RunReport begun,
                    RunReport* report) {
   const auto directory = own_directory();
   if (!directory) {
@@ -132,7 +141,7 @@ ExitCode supervise(const JobPlan& plan, SocketContext& context, JobClaim& claim,
 }
 
 ExitCode run_claimed_job(const JobPlan& plan, SocketContext& context, JobClaim& claim,
-                         const RunOptions& options, const ProgressLines& progress, RunReport begun,
+                         const RunOptions& options, ProgressLines& progress, RunReport begun,
                          RunReport* report) {
   for (const std::string& note : claim.notes) progress(note);
   begun.config_path = options.config_path;
@@ -148,7 +157,7 @@ ExitCode run_claimed_job(const JobPlan& plan, SocketContext& context, JobClaim& 
 }  // namespace
 
 ExitCode run_planned_job(const JobPlan& plan, const RunOptions& options, RunReport* report) {
-  const ProgressLines progress(options);
+  ProgressLines progress(options);
   KILL_POINT("launcher.start");
   RunReport begun = start_report(plan);
   std::optional<SocketContext> context;
@@ -202,7 +211,7 @@ ExitCode run_job(const RunOptions& options) {
   if (!replayed.is_ok()) return refuse(replayed.message(), ExitCode::kBadConfiguration, options);
   const Status placed = place_arenas(config.value().config, &plan.value(), &notes);
   if (!placed.is_ok()) return refuse(placed.message(), ExitCode::kBadConfiguration, options);
-  const ProgressLines progress(options);
+  ProgressLines progress(options);
   for (const std::string& note : notes) progress("note: " + note);
   RunReport report;
   const ExitCode code = run_planned_job(plan.value(), options, &report);

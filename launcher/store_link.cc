@@ -32,8 +32,7 @@ Status StoreLink::reconnect() {
   options.routing_id = private_routing_id(name_);
   // A tool's last word is its release; the launcher's old words mean nothing to a new store.
   options.linger_ms = name_ == "launcher" ? 0 : 200;
-  auto socket =
-      Socket::connect(context_, Socket::Type::kDealer, run_.store_socket(), std::move(options));
+  auto socket = Socket::connect(context_, Socket::Type::kDealer, run_.store_socket(), options);
   if (!socket) return socket.status();
   socket_.emplace(std::move(socket).value());
   return Status::ok();
@@ -117,7 +116,7 @@ StoreLink::Arrived StoreLink::receive() {
   return out;
 }
 
-StepHold::StepHold(std::unique_ptr<StoreLink> link, HoldBody body)
+StepHold::StepHold(std::unique_ptr<StoreLink> link, const HoldBody& body)
     : link_(std::move(link)), body_(body) {}
 
 Result<StepHold> StepHold::take(SocketContext& context, const RunDirectory& run,

@@ -73,7 +73,7 @@ class StepHold {
   Status keep();
 
  private:
-  StepHold(std::unique_ptr<StoreLink> link, HoldBody body);
+  StepHold(std::unique_ptr<StoreLink> link, const HoldBody& body);
   std::unique_ptr<StoreLink> link_;
   HoldBody body_{};
 };

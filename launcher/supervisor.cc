@@ -26,6 +26,7 @@ constexpr int kSnapshotMs = 500;                       // for the last telemetry
 constexpr uint64_t kReserveBytesPerMs = 256ull << 10;  // a slow machine's zeroing of shared memory
 constexpr int kLastWordsMs = 100;  // on their way from processes that have ended
 constexpr int kDestructorReapMs = 2000;
+constexpr uint64_t kStallHeartbeats = 3;  // an actor that is silent was killed before
 
 uint64_t now() { return static_cast<uint64_t>(now_ms()); }
 
@@ -104,6 +105,8 @@ Supervisor::Supervisor(SocketContext& context, SupervisorSetup setup, const JobC
       claim_(claim),
       core_(core_options(setup_, claim), now()),
       recovery_(now()),
+      stall_watch_(kStallHeartbeats * setup_.plan.restart.heartbeat_timeout_ms,
+                   !setup_.plan.trainer.command.empty()),
       rehearsals_(setup_.plan.rehearsals, claim.step_committed),
       link_(context, claim.run, "launcher"),
       control_(std::move(control)),
@@ -232,6 +235,7 @@ void Supervisor::sample() {
                static_cast<long long>(setup_.plan.steps)));
   }
   watch_names();
+  if (store_was_up_ && !core_.stopping()) look_for_stalls();
 }
 
 void Supervisor::act() {
@@ -262,11 +266,7 @@ void Supervisor::execute(const Action& action) {
       start_process(action.seat, action.life);
       return;
     case Action::Kind::kKill:
-      if (living == living_.end()) return;
-      living->second.child.signal_group(SIGKILL);  // before words, which may find no memory
-      if (action.cause != DeathCause::kStop) {
-        say("killing " + text_of(action.seat) + ": " + cause_text(action));
-      }
+      if (living != living_.end()) kill(action, living->second);
       return;
     case Action::Kind::kTerminate:
       if (living != living_.end()) living->second.child.signal_group(SIGTERM);

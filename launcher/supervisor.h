@@ -21,6 +21,7 @@
 #include "launcher/recovery_log.h"
 #include "launcher/rehearsals.h"
 #include "launcher/run_plan.h"
+#include "launcher/stall_watch.h"
 #include "launcher/store_link.h"
 #include "launcher/supervisor_core.h"
 #include "launcher/telemetry_probe.h"
@@ -53,6 +54,8 @@ class Supervisor {
   const SupervisorCore& core() const { return core_; }
   const RecoveryLog& recovery() const { return recovery_; }
   const Rehearsals& rehearsals() const { return rehearsals_; }
+  std::vector<Stall> stalls() const { return stall_watch_.stalls(); }
+  const std::vector<KilledAtStop>& killed_at_stop() const { return killed_at_stop_; }
   // Of one rank's actors in this run.
   RankLives lives(uint32_t rank) const;
   uint64_t buffer_bytes_peak() const { return buffer_bytes_peak_; }
@@ -72,6 +75,7 @@ class Supervisor {
     bool lifeline_open = false;         // false too once the death page has spoken
     std::unique_ptr<DeathWatch> watch;  // of an actor, where the page could be made
     std::string log_file;
+    LastHeard heard;  // where it is killed for not doing its part
     bool dead() const { return watch != nullptr && watch->dead(); }
   };
   struct RestartWaiter {
@@ -104,6 +108,10 @@ class Supervisor {
   void watch_residents();
 
   // supervisor_deaths.cc
+  void kill(const Action& action, Live& live);
+  LastHeard last_heard(const Action& action, const std::string& standing) const;
+  std::string standing_of_seat(Seat seat) const;
+  void look_for_stalls();
   void record_death(const Action& action);
   std::string cause_text(const Action& action) const;
   void keep_totals(const Key& key, const Live& live);
@@ -129,6 +137,8 @@ class Supervisor {
   std::map<Seat, ProcessPlan> processes_;
   SupervisorCore core_;
   RecoveryLog recovery_;
+  StallWatch stall_watch_;
+  std::vector<KilledAtStop> killed_at_stop_;
   Rehearsals rehearsals_;
   StoreLink link_;
   ControlServer control_;

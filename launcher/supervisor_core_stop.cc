@@ -177,6 +177,7 @@ void SupervisorCore::advance_stop(uint64_t now_ms) {
         if (key.first.role == Role::kTrainer) late.push_back(key);
       }
       for (const BodyKey& key : late) {
+        note_late(text_of(key.first), options_.restart.stop_timeout_ms);
         kill(key.first, key.second, DeathCause::kStop, "it did not end within the stop timeout");
       }
       enter_stop_store(now_ms);

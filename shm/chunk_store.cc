@@ -105,7 +105,7 @@ void ChunkStore::write_step_record(Rank rank, const StepRecord& record) {
   OPTLEASE_CHECK(why == nullptr, "rank %u: %s", rank.value, why == nullptr ? "" : why);
   StepRecord* to = &mutable_rank(rank)->steps[record.step & 1];
   // A repeated request must not put a durable record at risk: commits may already rest on it.
-  if (std::memcmp(to, &record, sizeof record) == 0) return;
+  if (same_bytes(*to, record)) return;
   // Emptied first, then filled, its step last: a reader finds the old record, none, or the new one.
   std::atomic_ref<int64_t> step(to->step);
   step.store(kNoStep, std::memory_order_relaxed);

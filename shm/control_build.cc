@@ -11,7 +11,7 @@ namespace {
 void copy_text(char* to, size_t capacity, const std::string& from) {
   OPTLEASE_CHECK(from.size() < capacity, "'%s' is longer than %zu bytes", from.c_str(),
                  capacity - 1);
-  std::memcpy(to, from.data(), from.size());
+  std::memcpy(to, from.c_str(), from.size() + 1);
 }
 
 template <class Record>

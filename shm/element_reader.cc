@@ -1,6 +1,7 @@
 #include "shm/element_reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
 
@@ -49,16 +50,16 @@ using OnRun = std::function<Status(uint64_t first, uint64_t count, const float* 
 Status join_run(const ChunkLayout& layout, const CommittedSlots& slots, const char* remainders,
                 ElementRange range, const OnRun& on_run) {
   const char* rounded = slots.resident + layout.rounded.offset + range.begin * sizeof(uint16_t);
-  uint32_t joined[kJoinElements];
+  float joined[kJoinElements];
   for (uint64_t at = range.begin; at < range.end; at += kJoinElements) {
     const uint64_t count = std::min(kJoinElements, range.end - at);
     for (uint64_t i = 0; i < count; ++i) {
       uint16_t high = 0, low = 0;
       std::memcpy(&high, rounded + (at - range.begin + i) * sizeof high, sizeof high);
       std::memcpy(&low, remainders + (at - range.begin + i) * sizeof low, sizeof low);
-      joined[i] = joined_bits(high, low);
+      joined[i] = std::bit_cast<float>(joined_bits(high, low));
     }
-    OPTLEASE_TRY(on_run(at, count, reinterpret_cast<const float*>(joined)));
+    OPTLEASE_TRY(on_run(at, count, joined));
   }
   return Status::ok();
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -17,6 +18,8 @@ namespace optlease {
 namespace {
 
 constexpr size_t kDescribedMax = 4;
+constexpr size_t kUserTimeField = 11;  // of stat_after_name()
+constexpr size_t kSystemTimeField = 12;
 
 bool has_open(int pid, const struct stat& wanted) {
   const std::string path = format("/proc/%d/fd", pid);
@@ -81,6 +84,26 @@ std::string describe_process(int pid) {
   std::string text = format("process %d (%s", pid, name.c_str());
   if (is_stopped(pid)) text += format(", stopped: `kill -CONT %d` lets it go on", pid);
   return text + ")";
+}
+
+std::string standing_of(int pid) {
+  const std::vector<std::string> fields = stat_after_name(pid);
+  if (fields.size() <= kSystemTimeField) return format("process %d is not there any more", pid);
+  const std::string& state = fields[0];
+  std::string how = "is in state " + state;
+  if (state == "R") how = "runs";
+  if (state == "S") how = "waits";
+  if (state == "D") how = "waits in the kernel, for a driver or a file system";
+  if (state == "Z") how = "has ended";
+  if (state == "T" || state == "t") {
+    how = format("is stopped by a signal or a debugger (`kill -CONT %d` lets it go on)", pid);
+  }
+  std::string name = text_of(format("/proc/%d/comm", pid));
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  const double ticks = std::strtod(fields[kUserTimeField].c_str(), nullptr) +
+                       std::strtod(fields[kSystemTimeField].c_str(), nullptr);
+  return format("process %d (%s) %s; it has used %.2f s of a processor", pid, name.c_str(),
+                how.c_str(), ticks / static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
 std::string describe_processes(const std::vector<int>& pids) {

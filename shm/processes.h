@@ -20,6 +20,9 @@ bool is_stopped(int pid);
 
 // "process 12 (optlease)", "process 13 (optlease-host-st, stopped: `kill -CONT 13` lets it go on)".
 std::string describe_process(int pid);
+// The same for a diagnosis: "process 13 (python3) is stopped by a signal or a debugger (`kill -CONT
+// 13` lets it go on); it has used 12.34 s of a processor".
+std::string standing_of(int pid);
 // Several of them; "and 3 more" where there are many. Empty for none.
 std::string describe_processes(const std::vector<int>& pids);
 

@@ -19,24 +19,12 @@ namespace {
 constexpr int kJobFileRetryMs = 20;
 
 Status check_directory(const RunDirectory& directory) {
-  struct stat info {};
-  if (::lstat(directory.path().c_str(), &info) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR)
-      return {
-          StatusCode::kNotFound,
+  Status status = directory.check();
+  if (status.code() != StatusCode::kNotFound) return status;
+  return {StatusCode::kNotFound,
           format("job '%s' is not running: there is no %s. Start it with `optlease run`, as this "
                  "user and with the same XDG_RUNTIME_DIR",
                  directory.job_name().c_str(), directory.path().c_str())};
-    return {StatusCode::kIo, format("%s: %s", directory.path().c_str(), std::strerror(errno))};
-  }
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0077) != 0)
-    return {
-        StatusCode::kPermission,
-        format("%s is not a directory of this user alone (uid %u, mode %04o; wanted uid %u, mode "
-               "0700): it is not used. Remove it or set XDG_RUNTIME_DIR",
-               directory.path().c_str(), static_cast<unsigned>(info.st_uid),
-               static_cast<unsigned>(info.st_mode & 07777), static_cast<unsigned>(::geteuid()))};
-  return Status::ok();
 }
 
 // A clean end leaves the directory where the state is kept, with another name for the plan.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/adam_math.h"
 #include "shm/kill_point.h"
@@ -189,7 +188,7 @@ Status CollectiveWorker::make_record(const GoOrder& order, const StepOverrides& 
   const double norm = std::sqrt(sum_squares);
   const double max_norm =
       std::isnan(overrides.max_norm) ? plan_.gradients.max_norm : overrides.max_norm;
-  std::memset(record, 0, sizeof *record);
+  *record = StepRecord{};
   record->step = order.step;
   record->skipped = nonfinite > 0 || !std::isfinite(norm) ? 1 : 0;
   const double clip = record->skipped ? 0 : clip_coefficient(norm, max_norm);

@@ -4,11 +4,16 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <netinet/in.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <exception>
 #include <thread>
+
+#include "shm/eintr.h"
 
 namespace optlease {
 namespace {
@@ -21,11 +26,10 @@ constexpr milliseconds kAddressPollInterval{2};
 // Gloo's own time limits close the whole mesh; the watch is always earlier.
 constexpr std::chrono::hours kNeverInGloo{1000};
 
-struct Handshake {
-  uint64_t group_epoch;
-  uint32_t rank;
-  uint32_t world;
-};
+void draw(void* bytes, size_t count) {
+  const ssize_t got = retry_eintr([&] { return ::getrandom(bytes, count, 0); });
+  OPTLEASE_CHECK(got == static_cast<ssize_t>(count), "getrandom: %s", std::strerror(errno));
+}
 
 // Gloo writes with writev, which raises SIGPIPE when the peer has died. A disposition that the
 // program chose stays.
@@ -53,10 +57,9 @@ Result<std::shared_ptr<gloo::transport::Device>> open_loopback_device() {
   }
 }
 
-Result<std::unique_ptr<GlooMesh>> GlooMesh::connect(std::shared_ptr<gloo::transport::Device> device,
-                                                    const GroupPlace& place, uint64_t timeout_ms,
-                                                    const std::atomic<uint64_t>* aborted_epoch,
-                                                    WaitWatch* watch) {
+Result<std::unique_ptr<GlooMesh>> GlooMesh::connect(
+    const std::shared_ptr<gloo::transport::Device>& device, const GroupPlace& place,
+    uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch, WaitWatch* watch) {
   std::unique_ptr<GlooMesh> mesh(new GlooMesh(place, timeout_ms, aborted_epoch, watch));
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   OPTLEASE_TRY(mesh->create_pairs(device.get()));
@@ -73,6 +76,8 @@ GlooMesh::GlooMesh(const GroupPlace& place, uint64_t timeout_ms,
       timeout_ms_(timeout_ms),
       aborted_epoch_(aborted_epoch),
       watch_(watch),
+      expected_(place.world),
+      told_(place.world),
       loss_detectors_(place.world) {}
 
 // Buffers end before the context that they belong to.
@@ -92,7 +97,9 @@ Status GlooMesh::create_pairs(gloo::transport::Device* device) {
     for (uint32_t peer = 0; peer < place_.world; ++peer) {
       if (peer == place_.rank) continue;
       const auto bytes = context_->createPair(static_cast<int>(peer))->address().bytes();
-      addresses[peer].assign(bytes.begin(), bytes.end());
+      draw(expected_[peer].data(), expected_[peer].size());
+      addresses[peer].assign(expected_[peer].begin(), expected_[peer].end());
+      addresses[peer].append(bytes.begin(), bytes.end());
     }
   } catch (const std::exception& error) {
     return Status(StatusCode::kIo, std::string("Gloo cannot listen on 127.0.0.1: ") + error.what());
@@ -124,14 +131,19 @@ Result<std::string> GlooMesh::await_address(uint32_t peer, Clock::time_point dea
 }
 
 Status GlooMesh::connect_pair(uint32_t peer, Clock::time_point deadline) {
-  const Result<std::string> address = await_address(peer, deadline);
-  if (!address) return address.status();
+  const Result<std::string> entry = await_address(peer, deadline);
+  if (!entry) return entry.status();
+  Secret& told = told_[peer];
+  if (entry.value().size() < told.size())
+    return Status(StatusCode::kCorrupt,
+                  format("rank %u published no address for rank %u", peer, place_.rank));
+  std::memcpy(told.data(), entry.value().data(), told.size());
   gloo::transport::Pair* pair = context_->getPair(static_cast<int>(peer)).get();
   std::string failure;
   watch_->arm([this, peer, deadline] { return check_time(peer, deadline); },
               [pair] { pair->close(); });
   try {
-    pair->connect({address.value().begin(), address.value().end()});
+    pair->connect({entry.value().begin() + told.size(), entry.value().end()});
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -155,24 +167,28 @@ Status GlooMesh::post_loss_detectors() {
 // A listening socket takes whoever comes first: a stranger, or a rank of another epoch whose port
 // was given away again, is found out here.
 Status GlooMesh::shake_hands() {
-  Handshake mine{place_.group_epoch, place_.rank, place_.world};
-  std::vector<Handshake> theirs(place_.world, Handshake{0, 0, 0});
+  std::vector<Handshake> mine(place_.world, {place_.group_epoch, place_.rank, place_.world, {}});
+  std::vector<Handshake> theirs(place_.world, Handshake{0, 0, 0, {}});
   std::vector<Transfer> transfers;
   for (uint32_t peer = 0; peer < place_.world; ++peer) {
     if (peer == place_.rank) continue;
+    mine[peer].secret = told_[peer];
     transfers.push_back({peer, kHandshakeSlot, &theirs[peer], sizeof(Handshake), true, nullptr});
-    transfers.push_back({peer, kHandshakeSlot, &mine, sizeof(Handshake), false, nullptr});
+    transfers.push_back({peer, kHandshakeSlot, &mine[peer], sizeof(Handshake), false, nullptr});
   }
   for (Transfer& transfer : transfers) OPTLEASE_TRY(post(&transfer));
   for (Transfer& transfer : transfers) OPTLEASE_TRY(wait(&transfer));
-  for (uint32_t peer = 0; peer < place_.world; ++peer) {
-    const Handshake& their = theirs[peer];
-    if (peer != place_.rank && (their.group_epoch != place_.group_epoch || their.rank != peer ||
-                                their.world != place_.world))
-      return lost(peer,
-                  format("its place was taken by rank %u of %u of group epoch %llu", their.rank,
-                         their.world, static_cast<unsigned long long>(their.group_epoch)));
-  }
+  for (uint32_t peer = 0; peer < place_.world; ++peer)
+    if (peer != place_.rank) OPTLEASE_TRY(check_handshake(peer, theirs[peer]));
+  return Status::ok();
+}
+
+Status GlooMesh::check_handshake(uint32_t peer, const Handshake& their) const {
+  if (their.group_epoch != place_.group_epoch || their.rank != peer || their.world != place_.world)
+    return lost(peer, format("its place was taken by rank %u of %u of group epoch %llu", their.rank,
+                             their.world, static_cast<unsigned long long>(their.group_epoch)));
+  if (their.secret != expected_[peer])
+    return lost(peer, "its place was taken by a process that cannot read this job's files");
   return Status::ok();
 }
 
@@ -233,7 +249,7 @@ Status GlooMesh::wait(Transfer* transfer, const GatherFeed* feed) {
       });
   std::string failure;
   bool done = wait_in_gloo(transfer, kNeverInGloo, &failure);
-  const Status reason = watch_->disarm();
+  Status reason = watch_->disarm();
   // A peer that sent all it had to and then left is no loss: what it sent has arrived. The first
   // look may only take back the interruption.
   if (!done && reason.code() == StatusCode::kPeerLost)

@@ -3,6 +3,10 @@
 // nothing arrived in time, or the epoch was aborted. Used by gloo_collectives.cc alone, which
 // decides what is sent. One thread calls; any failure leaves the mesh fit only for destruction.
 //
+// A port on the loopback interface is open to every user of the machine. What a peer is told
+// through the rendezvous files, which are this user's alone, it must say in its first message: that
+// is how a stranger is known who takes its place.
+//
 // What Gloo itself does not do, and this adds: it never reports the loss of a peer to the receive
 // that was under way (so each pair also has a receive that never completes, which does hear of it);
 // a timeout inside Gloo would close every pair; writing to a lost peer raises SIGPIPE.
@@ -12,9 +16,11 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "actors/gpu_actor/gather_feed.h"
@@ -44,10 +50,9 @@ class GlooMesh {
  public:
   // Publishes, connects to every peer and shakes hands with it. `aborted_epoch` and `watch` outlive
   // the mesh.
-  static Result<std::unique_ptr<GlooMesh>> connect(std::shared_ptr<gloo::transport::Device> device,
-                                                   const GroupPlace& place, uint64_t timeout_ms,
-                                                   const std::atomic<uint64_t>* aborted_epoch,
-                                                   WaitWatch* watch);
+  static Result<std::unique_ptr<GlooMesh>> connect(
+      const std::shared_ptr<gloo::transport::Device>& device, const GroupPlace& place,
+      uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch, WaitWatch* watch);
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
@@ -59,6 +64,15 @@ class GlooMesh {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Secret = std::array<unsigned char, 16>;
+
+  struct Handshake {
+    uint64_t group_epoch;
+    uint32_t rank;
+    uint32_t world;
+    Secret secret;  // that the receiver published for the sender
+  };
+  static_assert(sizeof(Handshake) == 32 && std::is_trivially_copyable_v<Handshake>);
 
   GlooMesh(const GroupPlace& place, uint64_t timeout_ms, const std::atomic<uint64_t>* aborted_epoch,
            WaitWatch* watch);
@@ -67,6 +81,7 @@ class GlooMesh {
   Result<std::string> await_address(uint32_t peer, Clock::time_point deadline);
   Status post_loss_detectors();
   Status shake_hands();
+  Status check_handshake(uint32_t peer, const Handshake& their) const;
   Status check_time(uint32_t peer, Clock::time_point deadline) const;
   Status check_peer(uint32_t peer) const;
   bool wait_in_gloo(Transfer* transfer, std::chrono::milliseconds limit,
@@ -78,6 +93,8 @@ class GlooMesh {
   const std::atomic<uint64_t>* aborted_epoch_;
   WaitWatch* watch_;
   std::shared_ptr<gloo::transport::Context> context_;
+  std::vector<Secret> expected_;  // by rank; of ours alone
+  std::vector<Secret> told_;      // by rank: what each peer expects of this one
   char never_received_ = 0;
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> loss_detectors_;  // by rank
 };

@@ -30,6 +30,7 @@ ExitCode run_actor(const ChildArgs& args) {
   Result<Lifeline> lifeline = Lifeline::adopt(args.lifeline_fd);
   Status failed = !directory.is_ok() ? directory.status() : lifeline.status();
   if (failed.is_ok()) failed = hold.status();
+  if (failed.is_ok()) failed = directory.value().check();
   if (failed.is_ok()) {
     Result<JobPlan> plan = read_job_plan(directory.value().job_file());
     if (plan.is_ok()) {

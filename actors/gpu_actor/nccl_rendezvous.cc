@@ -74,7 +74,7 @@ Result<uint32_t> NcclRendezvous::first_missing() {
 
 Status NcclRendezvous::meet(uint32_t peer) {
   const std::string path = folder_of(place_) + "/" + presence_name(peer);
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return Status(StatusCode::kBusy, path + ": not there yet");
   if (!fd)
     return Status(StatusCode::kIo, format("%s: cannot open: %s", path.c_str(), strerror(errno)));

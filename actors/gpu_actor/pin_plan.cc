@@ -75,6 +75,7 @@ std::vector<PinPiece> plan_pins(uint32_t slot_count, uint64_t slot_bytes,
   std::stable_sort(by_place.begin(), by_place.end(),
                    [&](size_t a, size_t b) { return wanted[a] < wanted[b]; });
   std::vector<PinPiece> ordered;
+  ordered.reserve(by_place.size());
   for (size_t i : by_place) ordered.push_back(pieces[i]);
   return ordered;
 }

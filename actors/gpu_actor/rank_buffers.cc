@@ -79,6 +79,7 @@ Status find_all(const DeviceMemory& memory, const RankBuffersSetup& setup,
 Status wait_for_room(const DeviceMemory& memory, const std::vector<WantedBuffer>& missing,
                      uint64_t timeout_ms) {
   std::vector<RoomRow> rows;
+  rows.reserve(missing.size());
   for (const WantedBuffer& each : missing) {
     rows.push_back({each.words, memory.allocation_bytes(each.bytes)});
   }
@@ -90,7 +91,7 @@ Status wait_for_room(const DeviceMemory& memory, const std::vector<WantedBuffer>
     if (room.value().total_bytes == UINT64_MAX) return Status::ok();  // not a device of its own
     std::vector<RoomRow> all = rows;
     all.push_back({"headroom for collectives and kernels", kHeadroomBytes});
-    const Status fits = check_room(all, room.value(), memory.place());
+    Status fits = check_room(all, room.value(), memory.place());
     if (fits.is_ok() || deadline.passed()) return fits;
     std::this_thread::sleep_for(std::chrono::milliseconds(deadline.remaining_ms(kRoomRetryMs)));
   }

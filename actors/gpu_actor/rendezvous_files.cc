@@ -55,7 +55,7 @@ Result<UniqueFd> publish_file(const GroupPlace& place, const std::string& name,
 }
 
 Result<std::string> read_rendezvous_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ENOENT) return Status(StatusCode::kBusy, path + ": not there yet");
   if (fd < 0) return io_error(path, "cannot open");
   std::string bytes;

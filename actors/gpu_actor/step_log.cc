@@ -32,8 +32,11 @@ double seconds_between(uint64_t begin_us, uint64_t end_us) {
 }  // namespace
 
 Result<StepLog> StepLog::open(const std::string& path, uint64_t incarnation, const Device& device) {
-  UniqueFd file(retry_eintr(
-      [&] { return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600); }));
+  // O_NONBLOCK: a pipe in its place is an error, not a wait for somebody who reads it.
+  UniqueFd file(retry_eintr([&] {
+    return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+                  0600);
+  }));
   if (!file) {
     return Status(StatusCode::kIo, format("the step log %s cannot be opened: %s", path.c_str(),
                                           std::strerror(errno)));

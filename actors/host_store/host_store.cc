@@ -181,6 +181,8 @@ ExitCode run_host_store(const ChildArgs& args) {
   if (!lifeline) return failed(lifeline.status(), ExitCode::kUsage);
   const Result<RunDirectory> directory = RunDirectory::of(args.job);
   if (!directory) return failed(directory.status(), ExitCode::kUsage);
+  const Status own = directory.value().check();
+  if (!own && own.code() != StatusCode::kNotFound) return failed(own, exit_code_for(own));
   const Result<JobPlan> plan = read_job_plan(directory.value().job_file());
   if (!plan) return failed(plan.status(), ExitCode::kBadConfiguration);
   Result<UniqueFd> signals = open_signals(args.lifeline_fd < 0);

@@ -70,7 +70,7 @@ Status StoreService::on_step_record(const Request& request) {
   const auto body = request.frame.as<StepRecordBody>();
   const StepRecord& record = body.record;
   OPTLEASE_TRY(coordinator_.may_record(record.step, body.group_epoch));
-  if (record_ && std::memcmp(&*record_, &record, sizeof record) != 0) {
+  if (record_ && !same_bytes(*record_, record)) {
     log_error(
         "FATAL: rank %u computed another record of step %lld than a rank before it "
         "(gradient norm %.17g and %.17g): the ranks no longer agree, the job must stop",

@@ -17,7 +17,8 @@ Status foreign(const char* what) { return {StatusCode::kPermission, what}; }
 
 }  // namespace
 
-StoreService::StoreService(ChunkStore store, const StoreOptions& options, CoordinatorFacts facts)
+StoreService::StoreService(ChunkStore store, const StoreOptions& options,
+                           const CoordinatorFacts& facts)
     : options_(options),
       epoch_(facts.epoch),
       store_(std::move(store)),
@@ -81,7 +82,7 @@ Status StoreService::check_records(const ChunkStore& store, const CoordinatorFac
   const std::optional<StepRecord> first = store.view().step_record(Rank{0}, next);
   for (uint32_t r = 1; r < facts.ranks.size(); ++r) {
     const std::optional<StepRecord> other = store.view().step_record(Rank{r}, next);
-    if (std::memcmp(&*other, &*first, sizeof(StepRecord)) != 0) {
+    if (!same_bytes(*other, *first)) {
       return {StatusCode::kCorrupt,
               format("ranks 0 and %u hold different records of step %lld", r, num(next))};
     }

@@ -89,7 +89,7 @@ class StoreService {
     uint64_t ttl_ms = 0;
   };
 
-  StoreService(ChunkStore store, const StoreOptions& options, CoordinatorFacts facts);
+  StoreService(ChunkStore store, const StoreOptions& options, const CoordinatorFacts& facts);
   static Result<CoordinatorFacts> facts_of(const ChunkStore& store);
   static Status check_records(const ChunkStore& store, const CoordinatorFacts& facts);
   void add_ranks(const StoreOptions& options, uint64_t now_ms);

@@ -179,6 +179,8 @@ ExitCode run_monitor(const MonitorOptions& options, const std::atomic<bool>* int
                      FILE* err) {
   const Result<RunDirectory> directory = RunDirectory::of(options.job);
   if (!directory) return refuse(err, directory.status(), ExitCode::kUsage);
+  const Status own = directory.value().check();
+  if (!own && own.code() != StatusCode::kNotFound) return refuse(err, own, exit_code_for(own));
   const Result<JobPlan> plan = read_job_plan(directory.value().job_file());
   if (!plan) {
     const bool is_absent = plan.status().code() == StatusCode::kNotFound;

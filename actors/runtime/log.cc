@@ -1,7 +1,8 @@
 #include "actors/runtime/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdarg>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "actors/runtime/patient_output.h"
 #include "shm/contract/status.h"
 
 namespace optlease {
@@ -30,13 +32,24 @@ spdlog::level::level_enum spdlog_level_of(LogLevel level) {
   return spdlog::level::info;
 }
 
+// Standard error, which nobody may read.
+class PatientSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    output_.put({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+  PatientOutput output_{STDERR_FILENO};
+};
+
 std::shared_ptr<spdlog::logger> make_logger(const std::string& name, LogLevel level) {
-  auto logger =
-      std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<PatientSink>());
   logger->set_level(spdlog_level_of(level));
   // Sub-second UTC: lines of several processes are compared with one another.
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %-5l [%n] %v", spdlog::pattern_time_type::utc);
-  logger->flush_on(spdlog::level::debug);  // a killed process keeps what it said
   return logger;
 }
 

@@ -62,6 +62,7 @@ std::vector<StepFigures> step_figures_of(const std::string& text, size_t count_m
     if (by_step.size() > count_max) by_step.erase(by_step.begin());
   }
   std::vector<StepFigures> out;
+  out.reserve(by_step.size());
   for (const auto& [step, figures] : by_step) out.push_back(figures);
   return out;
 }

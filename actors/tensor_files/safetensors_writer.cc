@@ -149,7 +149,9 @@ Result<SafetensorsWriter> SafetensorsWriter::begin(
   writer.fd_ = ::mkostemp(temporary.data(), O_CLOEXEC);
   if (writer.fd_ < 0) return io_error(path, "cannot create a temporary file beside it");
   writer.temporary_ = temporary;
-  if (::fchmod(writer.fd_, 0644) != 0) return io_error(temporary, "cannot set its mode");
+  const mode_t masked = ::umask(077);  // whoever makes a file meanwhile gets a private one
+  ::umask(masked);
+  if (::fchmod(writer.fd_, 0666 & ~masked) != 0) return io_error(temporary, "cannot set its mode");
   unsigned char length[8];
   for (int i = 0; i < 8; ++i)
     length[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.value().size()) >> (8 * i));

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "shm/contract/limits.h"
 
@@ -14,14 +15,39 @@ namespace optlease {
 namespace {
 
 constexpr int kMakeAttempts = 8;
+constexpr uid_t kOverflowUid = 65534;
 
 bool is_job_name_byte(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
          c == '-';
 }
 
-// Makes `path` where it is missing, then checks what is really there: a directory that somebody
-// else prepared (or a symlink to one) would let them see and replace the job's sockets.
+// What is at `path`, which somebody else may have prepared: their directory, or a symlink to one,
+// would let them see and replace the job's sockets and files.
+Status check_private_directory(const std::string& path, const struct stat& found) {
+  if (S_ISLNK(found.st_mode)) {
+    return Status(StatusCode::kPermission,
+                  format("%s is a symbolic link; remove it: a run directory must be a real one",
+                         path.c_str()));
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return Status(StatusCode::kPermission,
+                  format("%s is not a directory; remove it", path.c_str()));
+  }
+  if (found.st_uid != ::geteuid()) {
+    return Status(StatusCode::kPermission,
+                  format("%s belongs to user %u, not to user %u; remove it, or set XDG_RUNTIME_DIR",
+                         path.c_str(), found.st_uid, ::geteuid()));
+  }
+  if ((found.st_mode & 0777) != 0700) {
+    return Status(StatusCode::kPermission,
+                  format("%s has mode %03o; others could reach the job: chmod 700 it", path.c_str(),
+                         found.st_mode & 0777));
+  }
+  return Status::ok();
+}
+
+// Makes `path` where it is missing, then checks what is really there.
 Status make_private_directory(const std::string& path) {
   struct stat found {};
   int made = 0, looked = 0;
@@ -47,24 +73,45 @@ Status make_private_directory(const std::string& path) {
   if (looked != 0) {
     return Status(StatusCode::kIo, format("lstat of %s: %s", path.c_str(), std::strerror(errno)));
   }
-  if (S_ISLNK(found.st_mode)) {
-    return Status(StatusCode::kPermission,
-                  format("%s is a symbolic link; remove it: a run directory must be a real one",
-                         path.c_str()));
+  return check_private_directory(path, found);
+}
+
+// NotFound: nothing is there.
+Status look_at_private_directory(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0) return check_private_directory(path, found);
+  const bool absent = errno == ENOENT || errno == ENOTDIR;
+  return Status(absent ? StatusCode::kNotFound : StatusCode::kPermission,
+                format("%s: %s", path.c_str(), std::strerror(errno)));
+}
+
+// In a user namespace that maps some users only, all others' files look like this one's.
+bool is_unmapped(uid_t uid) {
+  if (uid != kOverflowUid) return false;
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t inside = 0, outside = 0, count = 0;
+  return static_cast<bool>(map >> inside >> outside >> count) && count < UINT32_MAX;
+}
+
+// Whoever may rename what lies in the folder of the run root can put a directory in its place. One
+// that is not there is found out by those who use it.
+Status check_folder_of(const std::string& root) {
+  const size_t slash = root.rfind('/');
+  const std::string folder = slash == 0 ? "/" : root.substr(0, slash);
+  struct stat found {};
+  if (::stat(folder.c_str(), &found) != 0) return Status::ok();
+  const char* const advice = "set XDG_RUNTIME_DIR to a directory of yours, or unset it to use /tmp";
+  if (found.st_uid != 0 && found.st_uid != ::geteuid() && !is_unmapped(found.st_uid)) {
+    return Status(
+        StatusCode::kPermission,
+        format("%s belongs to user %u, who could put another run directory in the place of %s: %s",
+               folder.c_str(), found.st_uid, root.c_str(), advice));
   }
-  if (!S_ISDIR(found.st_mode)) {
+  if ((found.st_mode & S_IWOTH) != 0 && (found.st_mode & S_ISVTX) == 0) {
     return Status(StatusCode::kPermission,
-                  format("%s is not a directory; remove it", path.c_str()));
-  }
-  if (found.st_uid != ::geteuid()) {
-    return Status(StatusCode::kPermission,
-                  format("%s belongs to user %u, not to user %u; remove it, or set XDG_RUNTIME_DIR",
-                         path.c_str(), found.st_uid, ::geteuid()));
-  }
-  if ((found.st_mode & 0777) != 0700) {
-    return Status(StatusCode::kPermission,
-                  format("%s has mode %03o; others could reach the job: chmod 700 it", path.c_str(),
-                         found.st_mode & 0777));
+                  format("everybody may write in %s (mode %04o, no sticky bit), and put another "
+                         "run directory in the place of %s: chmod +t it, or %s",
+                         folder.c_str(), found.st_mode & 07777, root.c_str(), advice));
   }
   return Status::ok();
 }
@@ -119,8 +166,17 @@ Result<RunDirectory> RunDirectory::of(const std::string& job_name) {
 }
 
 Status RunDirectory::create() const {
-  OPTLEASE_TRY(make_private_directory(run_root()));
+  const std::string root = run_root();
+  OPTLEASE_TRY(check_folder_of(root));
+  OPTLEASE_TRY(make_private_directory(root));
   return make_private_directory(path_);
+}
+
+Status RunDirectory::check() const {
+  const std::string root = run_root();
+  OPTLEASE_TRY(check_folder_of(root));
+  OPTLEASE_TRY(look_at_private_directory(root));
+  return look_at_private_directory(path_);
 }
 
 std::string RunDirectory::job_file() const { return path_ + "/job.json"; }

@@ -27,8 +27,11 @@ class RunDirectory {
  public:
   // Paths only; nothing is touched. InvalidArgument where a socket path would pass 107 bytes.
   static Result<RunDirectory> of(const std::string& job_name);
-  // Creates root and directory where missing; refuses foreign owners, symlinks, other modes.
+  // Creates root and directory where missing; refuses foreign owners, symlinks, other modes, and a
+  // folder of the root in which others may rename it.
   Status create() const;
+  // For those who use what is there: refuses the same. NotFound: there is none.
+  Status check() const;
 
   const std::string& path() const { return path_; }
   const std::string& job_name() const { return job_name_; }

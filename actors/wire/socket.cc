@@ -247,7 +247,7 @@ struct Socket::Impl {
 };
 
 Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string& path,
-                            SocketOptions options) {
+                            const SocketOptions& options) {
   Result<int> made = make_listener(path, options.take_over_path);
   if (!made) return made.status();
   Descriptor listener(made.value());
@@ -263,6 +263,11 @@ Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string
     impl->context = context.impl_->context;
     impl->socket = zmq::socket_t(*impl->context, zmq_type_of(type));
     apply(impl->socket, type, options);
+    // Directory and file mode keep others out; this holds where somebody has opened both.
+    const uid_t me = ::geteuid();
+    if (zmq_setsockopt(impl->socket.handle(), ZMQ_IPC_FILTER_UID, &me, sizeof me) != 0) {
+      throw zmq::error_t();
+    }
     const int fd = listener.get();
     if (zmq_setsockopt(impl->socket.handle(), ZMQ_USE_FD, &fd, sizeof fd) != 0) {
       throw zmq::error_t();
@@ -276,7 +281,7 @@ Result<Socket> Socket::bind(SocketContext& context, Type type, const std::string
 }
 
 Result<Socket> Socket::connect(SocketContext& context, Type type, const std::string& path,
-                               SocketOptions options) {
+                               const SocketOptions& options) {
   if (Result<sockaddr_un> address = address_of(path); !address) return address.status();
   auto impl = std::make_unique<Impl>();
   impl->path = path;

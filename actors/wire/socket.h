@@ -59,12 +59,13 @@ class Socket {
   enum class Type { kRouter, kDealer, kPub, kSub };
 
   // Binds `path` as ipc; refuses (AlreadyExists) a path on which a live process listens, replaces a
-  // stale socket file of a dead one. Sets the file's mode to 0600.
+  // stale socket file of a dead one. Sets the file's mode to 0600, and takes no peer that runs as
+  // another user.
   static Result<Socket> bind(SocketContext& context, Type type, const std::string& path,
-                             SocketOptions options = {});
+                             const SocketOptions& options = {});
   // Connects now or later: the peer may not be up yet. SUB subscribes to everything.
   static Result<Socket> connect(SocketContext& context, Type type, const std::string& path,
-                                SocketOptions options = {});
+                                const SocketOptions& options = {});
   Socket(Socket&&) noexcept;
   Socket& operator=(Socket&&) noexcept;
   ~Socket();

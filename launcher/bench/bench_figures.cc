@@ -52,6 +52,7 @@ size_t first_measured(const std::vector<Row>& rows, uint64_t warm_up) {
 template <class Value>
 double median_over(const std::vector<const StepFigures*>& steps, Value value) {
   std::vector<double> values;
+  values.reserve(steps.size());
   for (const StepFigures* figures : steps) values.push_back(value(*figures));
   return median_of(std::move(values));
 }

@@ -187,6 +187,7 @@ std::vector<FloorReply> FloorGroup::replies(int timeout_ms) {
     }
   }
   std::vector<FloorReply> out;
+  out.reserve(heard.size());
   for (const auto& reply : heard) out.push_back(*reply);
   return out;
 }

@@ -86,7 +86,7 @@ Status lock_at_rest(const RunDirectory& run, Deadline deadline, RestingState* ou
 }
 
 Status bring_to_rest(const RunDirectory& run, Deadline deadline, RestingState* out) {
-  const Status locked = lock_at_rest(run, deadline, out);
+  Status locked = lock_at_rest(run, deadline, out);
   if (locked.code() == StatusCode::kBusy) {
     out->context.emplace();
     const int left_ms = std::max(kHoldMsMin, deadline.remaining_ms(kHoldMsMax));

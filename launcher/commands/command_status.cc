@@ -146,6 +146,7 @@ ExitCode monitor_command(const MonitorFlags& flags) {
   argv.insert(argv.end(), {"--interval-ms", std::to_string(flags.interval_ms), "--timeout-ms",
                            std::to_string(flags.timeout_ms)});
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (std::string& word : argv) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   execv(pointers[0], pointers.data());

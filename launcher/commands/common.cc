@@ -30,10 +30,24 @@ Result<std::string> job_named(const std::string& name_or_path) {
   return config.value().config.job_name;
 }
 
+namespace {
+
+// A run directory that somebody else prepared is neither read nor spoken to. One that is not there
+// is nothing against the job: its state may be kept.
+Result<RunDirectory> checked_run_of(const std::string& name) {
+  auto run = RunDirectory::of(name);
+  if (!run) return run;
+  const Status own = run.value().check();
+  if (!own && own.code() != StatusCode::kNotFound) return own;
+  return run;
+}
+
+}  // namespace
+
 Result<RunDirectory> run_of(const char* command, const std::string& name_or_path) {
   auto name = job_named(name_or_path);
   if (!name) return name.status();
-  auto run = RunDirectory::of(name.value());
+  auto run = checked_run_of(name.value());
   if (!run) return run;
   const auto place = runs_elsewhere(run.value());
   if (!place) return run;
@@ -55,7 +69,7 @@ Result<RunDirectory> run_of(const char* command, const std::string& name_or_path
   const int failed = has_variable ? setenv("XDG_RUNTIME_DIR", place->xdg_runtime_dir.c_str(), 1)
                                   : unsetenv("XDG_RUNTIME_DIR");
   if (failed != 0) return Status(StatusCode::kInternal, "XDG_RUNTIME_DIR cannot be set");
-  return RunDirectory::of(name.value());
+  return checked_run_of(name.value());
 }
 
 LeftoverPlaces leftover_places() { return {segment_prefix(), run_root()}; }

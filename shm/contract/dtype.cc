@@ -10,7 +10,6 @@ uint32_t bytes_of(DType dtype) {
     case DType::kF32:
       return 4;
     case DType::kBF16:
-      return 2;
     case DType::kF16:
       return 2;
   }

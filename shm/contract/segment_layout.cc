@@ -1,6 +1,7 @@
 #include "shm/contract/segment_layout.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "shm/contract/geometry.h"
 
@@ -33,6 +34,11 @@ const char* why_invalid(const GroupParams& p) {
 
 uint64_t checksum_of(const StepRecord& record) {
   return fnv1a(&record, offsetof(StepRecord, checksum));
+}
+
+bool same_bytes(const StepRecord& a, const StepRecord& b) {
+  // It has no padding (segment_layout.h sees to that), and its numbers count as bits.
+  return std::memcmp(&a, &b, sizeof a) == 0;  // NOLINT(bugprone-suspicious-memory-comparison)
 }
 
 const char* why_invalid(const StepRecord& r) {

@@ -129,6 +129,8 @@ static_assert(sizeof(StepRecord) == 16 + 48 * kGroupCountMax + 32 &&
               "bump kSegmentVersion and kProtocolVersion");
 
 uint64_t checksum_of(const StepRecord& record);
+// To the last bit, NaNs included: as records are stored and sent.
+bool same_bytes(const StepRecord& a, const StepRecord& b);
 // Null, or the broken rule in words (also for a checksum that does not hold).
 const char* why_invalid(const StepRecord& record);
 

@@ -6,6 +6,7 @@
 
 #include "actors/gpu_actor/collectives.h"
 #include "actors/gpu_actor/gloo_collectives.h"
+#include "actors/gpu_actor/gloo_rendezvous.h"
 #include "tests/gpu_actor/group_data.h"
 #include "tests/gpu_actor/rank_processes.h"
 #include "tests/support/resident_bytes.h"
@@ -246,6 +247,40 @@ TEST(CollectivesLoss, AStoppedPeerIsATimeoutThatNamesIt) {
   ranks.signal(1, SIGSTOP);
   EXPECT_EQ(ranks.join(0), 0);
   ranks.kill(1);
+}
+
+// Every user of the machine can connect to a port, and see which there are. The stranger knows all
+// of rank 0's file but what only this user can read.
+TEST(CollectivesLoss, AStrangerWhoTakesARanksPlaceIsFoundOut) {
+  const TempFolder folder;
+  const std::string real = folder / "group", strange = folder / "strange";
+  RankProcesses ranks;
+  ranks.start(0, [&] {
+    const auto group = make_gloo_collectives(real);
+    const Status status = group->connect(1, Rank(0), 2, kTimeoutMs);
+    RANK_REQUIRE(status.code() == StatusCode::kPeerLost, "%s", status.text().c_str());
+    RANK_REQUIRE(status.message().find("cannot read this job's files") != std::string::npos, "%s",
+                 status.text().c_str());
+  });
+  ranks.start(1, [&] {
+    const auto group = make_gloo_collectives(strange);
+    RANK_REQUIRE(!group->connect(1, Rank(1), 2, kTimeoutMs).is_ok(), "it knows itself");
+  });
+  // Each is told where the other listens, and not what the other wants to hear.
+  const auto pass_on = [](const std::string& from, const std::string& to, uint32_t rank) {
+    Result<std::string> entry = Status(StatusCode::kBusy, "");
+    for (int i = 0; i < 15000 && entry.status().code() == StatusCode::kBusy; ++i) {
+      sleep_ms(2);
+      entry = read_address({from, 1, 1 - rank, 2}, rank);
+    }
+    ASSERT_TRUE(entry.is_ok()) << entry.status().text();
+    PeerAddresses addresses(2);
+    addresses[1 - rank] = std::string(16, '\0') + entry.value().substr(16);
+    ASSERT_TRUE(publish_addresses({to, 1, rank, 2}, addresses).is_ok());
+  };
+  pass_on(real, strange, 0);
+  pass_on(strange, real, 1);
+  ranks.join_all();
 }
 
 TEST(CollectivesLoss, ACallThatAPeerNeverMakesIsATimeout) {

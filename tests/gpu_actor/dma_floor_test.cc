@@ -15,7 +15,7 @@
 namespace optlease {
 namespace {
 
-constexpr FloorSetup kSetup{"cpu", 0, 100'000, 102'400, 5};
+const FloorSetup kSetup{"cpu", 0, 100'000, 102'400, 5};
 
 TEST(DmaFloor, EveryDirectionTakesTimeAndBouncesNothing) {
   const auto floor = DmaFloor::open(kSetup, 1000);

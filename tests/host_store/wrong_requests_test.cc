@@ -20,8 +20,8 @@ class WrongRequests : public testing::Test {
     EXPECT_EQ(job_.check(2), "");
   }
   template <class Body>
-  StatusCode say(MessageKind kind, const Body& body, Speaker speaker, const std::string& peer,
-                 std::string_view payload = {}) {
+  StatusCode say(MessageKind kind, const Body& body, const Speaker& speaker,
+                 const std::string& peer, std::string_view payload = {}) {
     const uint32_t before = job_.heard(peer).frames;
     job_.raw(peer, encode(speaker, kind, 5, body, payload));
     EXPECT_EQ(job_.heard(peer).frames, before + 1) << name_of(kind) << " has one answer";

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -30,6 +31,50 @@ TEST(Files, AreReplacedWholeAndLeaveNoTemporary) {
   ASSERT_TRUE(write_file_atomically(path, "two").is_ok());
   EXPECT_EQ(text_of(path), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+}
+
+// The name of the unfinished file can be foreseen: what lies there is neither written into nor what
+// the finished file is made of.
+TEST(Files, WhatLiesUnderTheTemporaryNameIsNotWrittenInto) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/report.json";
+  const std::string temporary = path + "." + std::to_string(getpid()) + ".tmp";
+  const std::string precious = directory.path() + "/precious";
+  std::ofstream(precious) << "old";
+  for (const bool hard : {true, false}) {
+    if (hard) {
+      std::filesystem::create_hard_link(precious, temporary);
+    } else {
+      std::filesystem::create_symlink(precious, temporary);
+    }
+    ASSERT_TRUE(check_writable(path).is_ok());
+    EXPECT_EQ(text_of(precious), "old");
+    ASSERT_TRUE(write_file_atomically(path, "new").is_ok());
+    EXPECT_EQ(text_of(path), "new");
+    EXPECT_EQ(text_of(precious), "old");
+    EXPECT_EQ(std::filesystem::hard_link_count(path), 1u);
+  }
+}
+
+TEST(Files, AnothersFileUnderTheTemporaryNameEndsInWordsAndIsNoReport) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  TempDirectory directory;
+  ASSERT_EQ(chmod(directory.path().c_str(), 01777), 0);
+  const std::string path = directory.path() + "/report.json";
+  const pid_t child = fork();
+  if (child == 0) {
+    // Root's file, open to all, under the name that the other user's process will take.
+    const std::string temporary = path + "." + std::to_string(getpid()) + ".tmp";
+    std::ofstream(temporary) << "theirs";
+    if (chmod(temporary.c_str(), 0666) != 0 || setuid(65534) != 0) _exit(99);
+    const Status status = write_file_atomically(path, "ours");
+    const bool in_words = status.message().find(temporary) != std::string::npos;
+    _exit(!status.is_ok() && in_words && text_of(temporary) == "theirs" ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(Files, APipeIsWrittenIntoAndStaysAPipe) {
@@ -77,6 +122,24 @@ TEST(Files, APipeThatNobodyReadsAndASocketEndInWords) {
 }
 
 // As `--report /dev/stdout > file` has it: what is in the file stays, and more is added.
+TEST(Files, APipeThatNobodyWritesEndsInWordsAndOneThatIsWrittenLateIsRead) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const Status nobody = read_whole_file(path, 100).status();
+  EXPECT_EQ(nobody.code(), StatusCode::kTimeout);
+  EXPECT_NE(nobody.message().find(path), std::string::npos) << nobody.text();
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ofstream(path) << "late";  // opens once somebody reads
+    _exit(0);
+  }
+  const auto text = read_whole_file(path, 100);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(text.is_ok()) << text.status().text();
+  EXPECT_EQ(text.value(), "late");
+}
+
 TEST(Files, AnOpenFileOfThisProcessIsAddedToAndNotReplaced) {
   TempDirectory directory;
   const std::string path = directory.path() + "/out.txt";

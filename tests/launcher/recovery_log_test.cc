@@ -85,6 +85,18 @@ TEST(RecoveryLog, ASuccessorMayCommitBeforeItsPredecessorIsReaped) {
   EXPECT_EQ(log.records()[0].reap_ms, 800u);
 }
 
+TEST(RecoveryLog, KeepsWhatWasHeardOfTheLifeThatDied) {
+  RecoveryLog log(0);
+  log.died(kActor1, 1, 42, DeathCause::kHeartbeat, 3, 100);
+  log.heard(kActor1, 1, {"stream", 4, "it was silent"});
+  log.died(kActor1, 2, 43, DeathCause::kOwn, 3, 200);
+  ASSERT_EQ(log.records().size(), 2u);
+  EXPECT_EQ(log.records()[0].heard.phase, "stream");
+  EXPECT_EQ(log.records()[0].heard.step, 4);
+  EXPECT_EQ(log.records()[0].heard.why, "it was silent");
+  EXPECT_EQ(log.records()[1].heard.why, "");
+}
+
 TEST(RecoveryLog, AStoreRecoversWithItsFirstCommit) {
   RecoveryLog log(0);
   log.died(kStore, 1, 42, DeathCause::kRehearsal, 3, 100);

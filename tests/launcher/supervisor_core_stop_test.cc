@@ -194,7 +194,10 @@ TEST(SupervisorCore, KillsWhatDoesNotStopInTimeAndReportsWhatCannotBeKilled) {
   for (int i = 0; i < 8; ++i) job.advance_ms(100);
   EXPECT_EQ(job.count(Kind::kKill, actor(0)), 1u);
   EXPECT_EQ(job.count(Kind::kKill, kStore), 1u);
-  EXPECT_NE(job.core().ending_text().find("asked to; host_store did not end within"),
+  EXPECT_NE(job.core().ending_text().find("asked to; trainer 0 did not end within 300 ms"),
+            std::string::npos)
+      << job.core().ending_text();
+  EXPECT_NE(job.core().ending_text().find("; host_store did not end within 600 ms"),
             std::string::npos)
       << job.core().ending_text();
   job.die(kStore);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "actors/runtime/exit_code.h"
@@ -225,7 +226,8 @@ TEST_F(MonitorProgram, EndsWithTheLauncherOfTheJob) {
     act(zero, 0);
     return output().find("\"optlease_actor_step\":41") != std::string::npos;
   }));
-  ::usleep(1200000);  // two looks at the launcher, which is still there
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(1200));  // two looks at the launcher, which is still there
   EXPECT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0);
   launcher.reset();
   EXPECT_EQ(wait_for_end([] {}), static_cast<int>(ExitCode::kOk));

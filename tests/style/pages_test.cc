@@ -1,4 +1,4 @@
-// docs/TESTING.md names tests: every one of them is there.
+// docs/TESTING.md and docs/THREATS.md name tests: every one of them is there.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -46,11 +46,11 @@ bool is_there(const std::set<std::pair<std::string, std::string>>& tests, const 
   return false;
 }
 
-TEST(Pages, EveryTestThatTheTestingPageNamesIsThere) {
+TEST(Pages, EveryTestThatThePagesNameIsThere) {
   const auto tests = all_tests();
   ASSERT_GT(tests.size(), 500u);
   ASSERT_FALSE(is_there(tests, "Pages", "SomethingThatIsNot" + kEllipsis));
-  const std::string text = read(kRoot / "docs/TESTING.md");
+  const std::string text = read(kRoot / "docs/TESTING.md") + read(kRoot / "docs/THREATS.md");
   // `Suite.Name`, `Suite.Begin...`, `Suite.*`, and `...Name` after another of the same suite.
   const std::regex named("`(?:([A-Z]\\w+)\\.|" + kEllipsis + ")((?:[A-Z]\\w*(?:" + kEllipsis +
                          ")?|\\*))`");
@@ -113,9 +113,9 @@ TEST(Pages, AKillPointThatTheSoakLeavesToAnotherTestIsNamedThere) {
   EXPECT_GT(rows, 0);
 }
 
-TEST(Pages, EveryFileThatTheTestingPageNamesIsThere) {
-  const std::string text = read(kRoot / "docs/TESTING.md");
-  const std::regex path("\\b((?:tests|docs|configs|launcher)/[\\w./-]*\\w)");
+TEST(Pages, EveryFileThatThePagesNameIsThere) {
+  const std::string text = read(kRoot / "docs/TESTING.md") + read(kRoot / "docs/THREATS.md");
+  const std::regex path("(?:^|[^/\\w])((?:tests|docs|configs|launcher|actors|shm)/[\\w./-]*\\w)");
   int paths = 0;
   for (std::sregex_iterator at(text.begin(), text.end(), path), end; at != end; ++at) {
     ++paths;

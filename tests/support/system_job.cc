@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,19 @@ void SystemJob::rehearse(const std::string& role, int rank, int64_t step, const 
       role.c_str(), rank, static_cast<long long>(step), phase.c_str(), at_rank);
 }
 
+void SystemJob::become(uid_t uid) {
+  uid_ = uid;
+  ASSERT_EQ(chown(directory_.c_str(), uid, uid), 0) << std::strerror(errno);
+}
+
+std::vector<std::string> SystemJob::as_user(std::vector<std::string> args) const {
+  if (uid_ == geteuid()) return args;
+  const std::string uid = std::to_string(uid_);
+  args.insert(args.begin(),
+              {"/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--"});
+  return args;
+}
+
 std::vector<std::string> SystemJob::environment() const {
   std::vector<std::string> environment = {"XDG_RUNTIME_DIR=" + directory_};
   for (char** each = environ; *each != nullptr; ++each) {
@@ -167,7 +181,7 @@ void SystemJob::start(const std::vector<std::string>& flags) {
   }
   args.insert(args.end(), flags.begin(), flags.end());
   fs::remove(directory_ + "/report.json");
-  launcher_ = spawn(args, environment(), directory_ + "/run.log");
+  launcher_ = spawn(as_user(args), environment(), directory_ + "/run.log");
 }
 
 CommandResult SystemJob::wait(int timeout_s) {
@@ -196,7 +210,7 @@ CommandResult SystemJob::command(std::vector<std::string> args, int timeout_s) c
   }
   args.insert(args.begin(), std::string(OPTLEASE_BIN_DIR) + "/optlease");
   const std::string output = format("%s/command.%d.out", directory_.c_str(), serial.fetch_add(1));
-  const pid_t pid = spawn(args, environment(), output);
+  const pid_t pid = spawn(as_user(args), environment(), output);
   if (pid == 0) return {};
   CommandResult result = wait_for(pid, timeout_s, output);
   fs::remove(output);
@@ -241,10 +255,9 @@ pid_t SystemJob::pid_of(const std::string& role, int rank) const {
 
 std::vector<std::string> SystemJob::segments() const {
   std::vector<std::string> found;
-  const std::string part = "." + name_ + ".";
+  const std::string stem = format("optlease.%u.%s.", uid_, name_.c_str());
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().find(part) != std::string::npos)
-      found.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(stem)) found.push_back(entry.path());
   }
   return found;
 }
@@ -255,6 +268,8 @@ std::vector<pid_t> SystemJob::processes() const {
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = entry.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    struct stat owner {};
+    if (stat(entry.path().c_str(), &owner) != 0 || owner.st_uid != uid_) continue;
     const std::string text =
         read_file("/proc/" + pid + "/cmdline") + read_file("/proc/" + pid + "/environ");
     if (text.find(name_) != std::string::npos && std::stoi(pid) != getpid())

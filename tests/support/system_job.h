@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,11 @@ class SystemJob {
   void rehearse(const std::string& role, int rank, int64_t step, const std::string& phase,
                 int at_rank);
 
+  // Every command of this job runs as `uid`, which its directory is given to. REQUIRES: root.
+  void become(uid_t uid);
+  // Two users' jobs may have one name.
+  void take_name_of(const SystemJob& other) { name_ = other.name_; }
+
   // `optlease run` in the background, with a report. Flags such as --resume.
   void start(const std::vector<std::string>& flags = {});
   // Waits for it; kills it past the deadline (and fails the test).
@@ -59,13 +65,14 @@ class SystemJob {
   bool launcher_alive();
   // Segments of this job that exist.
   std::vector<std::string> segments() const;
-  // Processes whose command line names this job.
+  // Processes of this job's user whose command line names it.
   std::vector<pid_t> processes() const;
   // Says in the destructor that segments may be left (a test about them removes them itself).
   void expect_segments_left() { segments_may_stay_ = true; }
 
  private:
   std::vector<std::string> environment() const;
+  std::vector<std::string> as_user(std::vector<std::string> args) const;
   std::string config_path() const;
 
   std::string name_;
@@ -73,6 +80,7 @@ class SystemJob {
   std::string config_file_;
   std::string extra_toml_;
   std::vector<std::string> overrides_;
+  uid_t uid_ = geteuid();
   pid_t launcher_ = 0;
   bool segments_may_stay_ = false;
 };

@@ -230,8 +230,8 @@ int kill_children(SystemJob& job, std::mt19937_64& random, int kills) {
 
 // One run with kills at random times. How long a step takes differs by two orders of magnitude
 // between machines: a job that was over before two kills is repeated with more steps.
-int kill_at_random(const std::string& config, std::vector<std::string> overrides, uint64_t seed,
-                   int kills) {
+int kill_at_random(const std::string& config, const std::vector<std::string>& overrides,
+                   uint64_t seed, int kills) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   for (int steps = 100; steps <= 3200; steps *= 2) {
     std::mt19937_64 random(seed);

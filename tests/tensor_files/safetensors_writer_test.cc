@@ -1,4 +1,5 @@
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -39,6 +40,21 @@ TEST(SafetensorsWriter, WritesTheBytesThatTheFormatPrescribes) {
       "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[8,9]}}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   EXPECT_EQ(get(folder / "a"), craft(header, "123456789"));
+}
+
+TEST(SafetensorsWriter, GivesTheFileTheModeThatItsUserWants) {
+  const TempFolder folder;
+  for (const auto& [mask, mode] : {std::pair<mode_t, unsigned>{0022, 0644}, {0077, 0600}}) {
+    const mode_t before = ::umask(mask);
+    Result<SafetensorsWriter> writer =
+        SafetensorsWriter::begin(folder / "a", {}, {row("z", "U8", {1})});
+    EXPECT_EQ(::umask(before), mask);
+    ASSERT_TRUE(writer.is_ok() && writer.value().append("1", 1).is_ok());
+    ASSERT_TRUE(writer.value().finish().is_ok());
+    struct stat found {};
+    ASSERT_EQ(::stat((folder / "a").c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777, mode);
+  }
 }
 
 TEST(SafetensorsWriter, RoundTripsThroughTheReader) {

@@ -132,6 +132,50 @@ TEST_F(Endpoints, RefusesADirectoryOfAnotherUser) {
   EXPECT_NE(status.message().find("12345"), std::string::npos) << status.text();
 }
 
+// Who only uses a run directory looks at it as its maker does, and at its root too.
+TEST_F(Endpoints, WhatIsNotOurOwnIsNotUsedEither) {
+  const RunDirectory directory = make_run_directory("job");
+  EXPECT_TRUE(directory.check().is_ok());
+  EXPECT_EQ(RunDirectory::of("absent").value().check().code(), StatusCode::kNotFound);
+  for (const std::string& path : {directory.path(), run_root()}) {
+    ASSERT_EQ(::chmod(path.c_str(), 0770), 0);
+    EXPECT_EQ(directory.check().code(), StatusCode::kPermission) << path;
+    ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+    std::filesystem::rename(path, base_ + "/moved");
+    std::filesystem::create_directory_symlink(base_ + "/moved", path);
+    EXPECT_EQ(directory.check().code(), StatusCode::kPermission) << path;
+    std::filesystem::remove(path);
+    std::filesystem::rename(base_ + "/moved", path);
+    if (::geteuid() != 0) continue;  // only root can give a directory away
+    ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+    const Status status = directory.check();
+    EXPECT_EQ(status.code(), StatusCode::kPermission) << path;
+    EXPECT_NE(status.message().find("12345"), std::string::npos) << status.text();
+    ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  }
+  EXPECT_TRUE(directory.check().is_ok());
+  std::filesystem::remove_all(run_root());
+  EXPECT_EQ(directory.check().code(), StatusCode::kNotFound);
+}
+
+TEST_F(Endpoints, RefusesAFolderInWhichOthersCouldReplaceTheRunDirectories) {
+  const RunDirectory directory = make_run_directory("job");
+  ASSERT_EQ(::chmod(base_.c_str(), 0777), 0);
+  for (const Status& status : {directory.create(), directory.check()}) {
+    EXPECT_EQ(status.code(), StatusCode::kPermission);
+    EXPECT_NE(status.message().find("0777, no sticky bit"), std::string::npos) << status.text();
+  }
+  ASSERT_EQ(::chmod(base_.c_str(), 01777), 0);
+  EXPECT_TRUE(directory.create().is_ok());
+  EXPECT_TRUE(directory.check().is_ok());
+  if (::geteuid() != 0) return;  // only root can give a directory away
+  ASSERT_EQ(::chown(base_.c_str(), 12345, 12345), 0);
+  for (const Status& status : {directory.create(), directory.check()}) {
+    EXPECT_EQ(status.code(), StatusCode::kPermission);
+    EXPECT_NE(status.message().find("belongs to user 12345"), std::string::npos) << status.text();
+  }
+}
+
 TEST_F(Endpoints, SaysWhatToDoWhereTheParentIsMissing) {
   ::setenv("XDG_RUNTIME_DIR", (base_ + "/absent").c_str(), 1);
   const Status status = RunDirectory::of("job").value().create();

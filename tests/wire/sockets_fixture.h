@@ -20,13 +20,13 @@ class Sockets : public RunEnvironment {
  protected:
   Sockets() : path_(make_run_directory("job").store_socket()) {}
 
-  Socket bind(Socket::Type type, SocketOptions options = {}) {
-    Result<Socket> socket = Socket::bind(context_, type, path_, std::move(options));
+  Socket bind(Socket::Type type, const SocketOptions& options = {}) {
+    Result<Socket> socket = Socket::bind(context_, type, path_, options);
     EXPECT_TRUE(socket.is_ok()) << socket.status().text();
     return std::move(socket).value();
   }
-  Socket connect(Socket::Type type, SocketOptions options = {}) {
-    Result<Socket> socket = Socket::connect(context_, type, path_, std::move(options));
+  Socket connect(Socket::Type type, const SocketOptions& options = {}) {
+    Result<Socket> socket = Socket::connect(context_, type, path_, options);
     EXPECT_TRUE(socket.is_ok()) << socket.status().text();
     return std::move(socket).value();
   }
