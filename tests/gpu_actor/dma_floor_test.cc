@@ -120,8 +120,8 @@ TEST_F(LoggedSteps, BytesThatWereReadAheadAreOfTheStepThatGoesOnWithThem) {
   job_.prefetch(1, 20);
   job_.pipeline().release_prefetch();
   job_.settle();
-  while (!job_.device().reached(job_.device().signal(StreamKind::kCopyIn)))
-    std::this_thread::yield();
+  const auto copied = job_.device().signal(StreamKind::kCopyIn);
+  while (!job_.device().reached(copied)) std::this_thread::yield();
   log_->read_ahead_begins(job_.device());
   job_.prefetch(1, 20);
   step(1);

@@ -259,7 +259,8 @@ class StoreProcess {
   // one sends before it notices the death is lost.
   void tell_started() {
     launcher_.reset();
-    launcher_.emplace(connect("launcher"));
+    // The store may not have seen yet that the one before is gone, and would ignore its name.
+    launcher_.emplace(connect(private_routing_id("launcher")));
     for (uint32_t r = 0; r < kRanks; ++r) {
       (void)launcher_
           ->send({"",

@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/forked_threads.h"
+
 namespace optlease {
 namespace {
 
@@ -99,6 +101,7 @@ TEST_F(DeathPageTest, AnnouncesAChildThatCrashes) {
 // What the page is for: a dead process that cannot be reaped yet, its descriptors still open. Here
 // another thread holds both up, as the teardown of a driver does.
 TEST_F(DeathPageTest, AnnouncesTheMainThreadsEndWhileTheProcessAndItsDescriptorsLive) {
+  OPTLEASE_SKIP_FORKED_THREADS();
   int lifeline[2];
   ASSERT_EQ(::pipe2(lifeline, O_CLOEXEC), 0);
   start([] {
@@ -113,9 +116,7 @@ TEST_F(DeathPageTest, AnnouncesTheMainThreadsEndWhileTheProcessAndItsDescriptors
 }
 
 TEST_F(DeathPageTest, AnotherThreadsEndIsNoDeath) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer allows no threads in a child that was forked without exec";
-#endif
+  OPTLEASE_SKIP_FORKED_THREADS();
   start([this] {
     std::thread([] {}).join();
     say();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "tests/support/forked_threads.h"
 #include "tests/wire/sockets_fixture.h"
 
 namespace optlease {
@@ -44,6 +45,7 @@ pid_t start_deaf_router(const std::string& path) {
 
 // Fault case 29: the peer that was there is dead, and messages to it are not sent.
 TEST_F(Sockets, EndsWithUnsentMessagesAndADeadPeer) {
+  OPTLEASE_SKIP_FORKED_THREADS();
   for (const bool dies_before : {true, false}) {
     const int end = end_of([&] {
       const pid_t peer = start_deaf_router(path_);
@@ -75,6 +77,7 @@ TEST_F(Sockets, EndsWithUnsentMessagesAndADeadPeer) {
 }
 
 TEST_F(Sockets, EndsWithUnsentMessagesToAPeerThatNeverCame) {
+  OPTLEASE_SKIP_FORKED_THREADS();
   const int end = end_of([&] {
     SocketContext context;
     Result<Socket> one = Socket::connect(context, Type::kDealer, path_, {});

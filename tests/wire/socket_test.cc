@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "shm/contract/limits.h"
+#include "tests/support/forked_threads.h"
 #include "tests/wire/sockets_fixture.h"
 
 namespace optlease {
@@ -99,6 +100,7 @@ TEST_F(Sockets, APeerThatComesBackUnderItsNameTakesOver) {
 }
 
 TEST_F(Sockets, APrivateRoutingIdIsNobodyElses) {
+  OPTLEASE_SKIP_FORKED_THREADS();
   const std::string mine = private_routing_id("r0.i1"), other = private_routing_id("r0.i1");
   EXPECT_EQ(mine.find("r0.i1@"), 0u);
   EXPECT_EQ(mine.size(), 6u + 16u);
@@ -191,6 +193,7 @@ TEST_F(Sockets, StaleSocketFileIsReplaced) {
 }
 
 TEST_F(Sockets, SocketOfAKilledProcessIsReplaced) {
+  OPTLEASE_SKIP_FORKED_THREADS();
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
