@@ -152,7 +152,7 @@ void Campaign::strike_at_hold(SoakJob& job, const KillPoint& row) {
 
 void Campaign::strike_at_stop(SoakJob& job, const KillPoint& row) {
   job.arm(row, 1 + draw(row.who == Who::kActor ? 2 : 1));
-  (void)job.tool({"stop", "{job}", "--keep"});
+  job.stop_and_keep();
   (void)job.await(row, kComeMs);
 }
 

@@ -63,6 +63,7 @@ void SoakJob::launch(const std::vector<std::string>& flags) {
   job_.start(flags);
   unsetenv("OPTLEASE_KILL_PAGE");
   resumes_ = !flags.empty();
+  keep_asked_ = false;
   open_files_.clear();
   ++tally_.launches;
 }
@@ -103,6 +104,7 @@ void SoakJob::on_launcher_end(const CommandResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
   if (result.exit_code != 0 || kept_) {
     over_ = true;
+    if (keep_asked_) clean();
     return;
   }
   kept_ = true;
@@ -120,6 +122,10 @@ void SoakJob::begin_again() {
   }
   EXPECT_TRUE(kept_) << steps_seen() << " steps were committed, and the state is gone";
   over_ = true;
+  clean();
+}
+
+void SoakJob::clean() {
   const CommandResult cleaned = job_.command({"clean", "{job}"});
   EXPECT_TRUE(cleaned.exit_code == 0 || cleaned.exit_code == number_of(ExitCode::kStateAbsent))
       << cleaned.output;
@@ -166,6 +172,11 @@ CommandResult SoakJob::tool(const std::vector<std::string>& args) {
   return result;
 }
 
+void SoakJob::stop_and_keep() {
+  keep_asked_ = true;
+  (void)tool({"stop", "{job}", "--keep"});
+}
+
 void SoakJob::clean_away(const std::vector<const KillPoint*>& rows) {
   (void)job_.wait();
   await_all_gone();
@@ -208,6 +219,9 @@ void SoakJob::check(const Reference& reference) {
   EXPECT_TRUE(job_.segments().empty()) << job_.segments().front();
   EXPECT_TRUE(job_.processes().empty());
   EXPECT_FALSE(std::filesystem::exists(job_.directory() + "/optlease/" + job_.name()));
+  // A killed process is gone from /proc before the last of its threads has let go of its memory.
+  const Deadline freed = Deadline::after_ms(kGoneMs);
+  while (shm_bytes_taken() > 0 && !freed.passed()) poll(nullptr, 0, kPollMs);
   EXPECT_EQ(shm_bytes_taken(), 0u) << "of /dev/shm";
   for (KillPage* page : {&pages_.job(), &pages_.tools()}) {
     EXPECT_EQ(page->strays.load(), 0u) << "the table has no row for " << page->stray;

@@ -69,6 +69,8 @@ class SoakJob {
   bool await_steps(uint64_t steps);
   // A command of this job, killed where the tools' page says.
   CommandResult tool(const std::vector<std::string>& args);
+  // One that comes while the end is removed keeps it: it is then cleaned away.
+  void stop_and_keep();
 
   // After the end: digest, commits, what is left. Then the kills count as ended right.
   void check(const Reference& reference);
@@ -81,6 +83,7 @@ class SoakJob {
   void launch(const std::vector<std::string>& flags);
   void on_launcher_end(const CommandResult& result);
   void begin_again();
+  void clean();
   void await_all_gone();
   void look_at_survivors();
   void count_visits(bool ended_right);
@@ -96,7 +99,8 @@ class SoakJob {
   bool kept_ = false;     // it came to its end, with the state kept: that end is compared
   bool cleaned_ = false;  // before its end: nothing can be compared
   bool resumes_ = false;
-  int64_t death_ms_ = 0;  // of whoever died last
+  bool keep_asked_ = false;  // of this launch
+  int64_t death_ms_ = 0;     // of whoever died last
   int recoveries_ = 0;
   uint64_t void_commits_ = 0;       // of states that were begun anew
   uint64_t uncertain_commits_ = 0;  // a kill from outside may fall between a word and its count
