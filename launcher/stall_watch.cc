@@ -53,8 +53,8 @@ std::optional<std::string> StallWatch::look(const StoreFacts& facts, uint64_t no
     is_stalled_ = false;
     place_ = place;
     since_ms_ = now_ms;
-    say_at_ms_ = std::max(
-        patience_ms_, std::min(kTimesLongest * longest_ms_, kTimesPatienceMax * patience_ms_));
+    say_at_ms_ = std::max(patience_ms_,
+                          std::min(kTimesLongest * longest_ms_, kTimesPatienceMax * patience_ms_));
     return std::nullopt;
   }
   const uint64_t lasted_ms = now_ms - since_ms_;
