@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "actors/runtime/clock.h"
@@ -140,11 +141,75 @@ std::string temporary_beside(const std::string& path) {
 }
 
 // Always a new file: nobody else has one open, or linked, that lay under the name before. Where
-// that one cannot be removed (another user's, in a folder such as /tmp), this fails.
-UniqueFd create_temporary(const std::string& path) {
-  unlink(path.c_str());
-  return UniqueFd(retry_eintr(
-      [&] { return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+// that one cannot be removed (another user's, in a folder such as /tmp), there is none. Whatever
+// happens, the name does not outlive this but by the rename.
+class Temporary {
+ public:
+  explicit Temporary(std::string path) : path_(std::move(path)) {
+    unlink(path_.c_str());
+    fd_ = UniqueFd(retry_eintr(
+        [&] { return open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+    is_there_ = static_cast<bool>(fd_);
+  }
+  ~Temporary() {
+    if (is_there_) unlink(path_.c_str());
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+
+  explicit operator bool() const { return is_there_; }
+  const std::string& path() const { return path_; }
+  Status fill(const std::string& text) {
+    const UniqueFd fd = std::move(fd_);
+    return write_all(fd.get(), text, path_);
+  }
+  Status rename_to(const std::string& path) {
+    if (rename(path_.c_str(), path.c_str()) != 0) {
+      return io_error("cannot rename a finished file to", path);
+    }
+    is_there_ = false;
+    return Status::ok();
+  }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  bool is_there_ = false;
+};
+
+// Whether the pipe's last writer is gone: one that no writer has opened yet has not lost it.
+bool has_lost_its_writers(int pipe) {
+  pollfd looked_at{pipe, POLLIN, 0};
+  return retry_eintr([&] { return poll(&looked_at, 1, 0); }) == 1 &&
+         (looked_at.revents & POLLHUP) != 0;
+}
+
+// To its end. A pipe may take its time, as long as something comes: `(a slow command)` is one.
+Result<std::string> read_to_end(int fd, bool is_pipe, const std::string& path, uint64_t bytes_max) {
+  Deadline deadline = Deadline::after_ms(kStreamMsMax);
+  std::string text;
+  std::vector<char> buffer(1 << 16);
+  while (true) {
+    const ssize_t got = retry_eintr([&] { return read(fd, buffer.data(), buffer.size()); });
+    const bool is_early =
+        (got < 0 && errno == EAGAIN) || (got == 0 && is_pipe && !has_lost_its_writers(fd));
+    if (is_early && !deadline.passed()) {
+      poll(nullptr, 0, kStreamRetryMs);
+      continue;
+    }
+    if (is_early) {
+      return Status(StatusCode::kTimeout, format("%s gave %zu bytes, and then none for %d ms",
+                                                 path.c_str(), text.size(), kStreamMsMax));
+    }
+    if (got < 0) return io_error("cannot read", path);
+    if (got == 0) return text;
+    deadline = Deadline::after_ms(kStreamMsMax);
+    text.append(buffer.data(), static_cast<size_t>(got));
+    if (text.size() > bytes_max) {
+      return Status(StatusCode::kIo, format("%s is larger than %llu bytes", path.c_str(),
+                                            static_cast<unsigned long long>(bytes_max)));
+    }
+  }
 }
 
 }  // namespace
@@ -154,19 +219,12 @@ Status write_file_atomically(const std::string& named, const std::string& text) 
   if (!target.is_ok()) return target.status();
   if (target.value().is_stream) return write_into(named, text);
   const std::string& path = target.value().path;
-  const std::string temporary = temporary_beside(path);
-  Status status;
-  {
-    const UniqueFd fd = create_temporary(temporary);
-    if (!fd) return io_error("cannot create", temporary);
-    status = write_all(fd.get(), text, temporary);
-  }
+  Temporary temporary(temporary_beside(path));
+  if (!temporary) return io_error("cannot create", temporary.path());
+  Status status = temporary.fill(text);
   KILL_POINT("file.written");
-  if (status.is_ok() && rename(temporary.c_str(), path.c_str()) != 0) {
-    status = io_error("cannot rename a finished file to", path);
-  }
+  if (status.is_ok()) status = temporary.rename_to(path);
   KILL_POINT("file.renamed");
-  if (!status.is_ok()) unlink(temporary.c_str());
   return status;
 }
 
@@ -178,9 +236,10 @@ Status check_writable(const std::string& named) {
     return access(named.c_str(), W_OK) == 0 ? Status::ok() : io_error("cannot write", named);
   }
   const std::string& path = target.value().path;
-  const std::string temporary = temporary_beside(path);
-  if (!create_temporary(temporary)) return io_error("cannot create", temporary);
-  unlink(temporary.c_str());
+  {
+    const Temporary temporary(temporary_beside(path));
+    if (!temporary) return io_error("cannot create", temporary.path());
+  }
   // In a sticky directory only the owner of a file, or of the directory, may replace it.
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   struct stat file {
@@ -220,29 +279,19 @@ Result<std::string> read_whole_file(const std::string& path, uint64_t bytes_max)
   if (!fd) return io_error("cannot open", path);
   struct stat found {};
   const bool is_pipe = fstat(fd.get(), &found) == 0 && S_ISFIFO(found.st_mode);
-  const Deadline deadline = Deadline::after_ms(kStreamMsMax);
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t got = retry_eintr([&] { return read(fd.get(), buffer, sizeof buffer); });
-    // Nobody writes into the pipe yet, or slowly.
-    const bool is_early = (got < 0 && errno == EAGAIN) || (got == 0 && is_pipe && text.empty());
-    if (is_early && !deadline.passed()) {
-      poll(nullptr, 0, kStreamRetryMs);
-      continue;
-    }
-    if (is_early) {
-      return Status(StatusCode::kTimeout, format("%s gave no more than %zu bytes in %d ms",
-                                                 path.c_str(), text.size(), kStreamMsMax));
-    }
-    if (got < 0) return io_error("cannot read", path);
-    if (got == 0) return text;
-    text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > bytes_max) {
-      return Status(StatusCode::kIo, format("%s is larger than %llu bytes", path.c_str(),
-                                            static_cast<unsigned long long>(bytes_max)));
-    }
+  return read_to_end(fd.get(), is_pipe, path, bytes_max);
+}
+
+Result<std::string> read_regular_file(const std::string& path, uint64_t bytes_max) {
+  const UniqueFd fd(retry_eintr(
+      [&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
+  if (!fd) return io_error("cannot open", path);
+  struct stat found {};
+  if (fstat(fd.get(), &found) != 0) return io_error("cannot look at", path);
+  if (!S_ISREG(found.st_mode)) {
+    return Status(StatusCode::kInvalidArgument, path + " is no regular file");
   }
+  return read_to_end(fd.get(), false, path, bytes_max);
 }
 
 Status remove_entries(const std::string& directory,

@@ -1,6 +1,8 @@
 // finish_job and exit_code_of of run_job.h.
 #include <algorithm>
+#include <optional>
 
+#include "actors/runtime/log.h"
 #include "actors/runtime/step_figures.h"
 #include "launcher/files.h"
 #include "launcher/job_origin.h"
@@ -68,11 +70,21 @@ void add_last_step(const Supervisor& supervisor, RunReport* report) {
   }
 }
 
+// What a process of the job wrote, or may have: where it cannot be had the report goes without it.
+std::optional<std::string> text_of_job(const std::string& path, uint64_t bytes_max) {
+  auto text = read_regular_file(path, bytes_max);
+  if (text) return std::move(text).value();
+  if (text.status().code() != StatusCode::kNotFound) {
+    log_warn("the report goes without it: %s", text.status().message().c_str());
+  }
+  return std::nullopt;
+}
+
 void add_losses(const RunDirectory& run, RunReport* report) {
   std::vector<std::string> texts;
   for (uint32_t r = 0; r < report->world_size; ++r) {
-    auto text = read_whole_file(run.path() + format("/loss.%u.jsonl", r), kLossFileBytesMax);
-    if (text) texts.push_back(std::move(text).value());
+    auto text = text_of_job(run.path() + format("/loss.%u.jsonl", r), kLossFileBytesMax);
+    if (text) texts.push_back(std::move(*text));
   }
   report->loss_curve = loss_curve_of(texts);
 }
@@ -80,8 +92,8 @@ void add_losses(const RunDirectory& run, RunReport* report) {
 void add_step_logs(const JobPlan& plan, const RunDirectory& run, RunReport* report) {
   if (!plan.telemetry.step_log) return;
   for (RankReport& rank : report->ranks) {
-    auto text = read_whole_file(step_log_file(run, Rank(rank.rank)), kStepLogBytesMax);
-    if (text) rank.steps = step_figures_of(text.value(), kReportedStepsMax);
+    const auto text = text_of_job(step_log_file(run, Rank(rank.rank)), kStepLogBytesMax);
+    if (text) rank.steps = step_figures_of(*text, kReportedStepsMax);
   }
 }
 

@@ -213,8 +213,8 @@ ClaimFailure prepare(const JobPlan& plan, StartMode mode, JobClaim* claim) {
 }  // namespace
 
 bool job_answers(const RunDirectory& run) {
-  return is_listening(run.launcher_socket()) || Segment::in_use(run.control_segment()) ||
-         Segment::in_use(run.arena_segment(Rank(0)));
+  return (run.check().is_ok() && is_listening(run.launcher_socket())) ||
+         Segment::in_use(run.control_segment()) || Segment::in_use(run.arena_segment(Rank(0)));
 }
 
 namespace {

@@ -49,7 +49,8 @@ Step next_step(const std::string& job_name, StartMode mode);
 
 // True where a process of the job serves it, even where the job's lock was deleted under it: its
 // launcher answers, or, seen from another run directory too, a store serves its control segment or
-// a launcher watches its arenas.
+// a launcher watches its arenas. Connects to nothing in a directory that RunDirectory::check
+// refuses.
 bool job_answers(const RunDirectory& run);
 
 // In words, what differs between the layout of a stored state and of a plan; empty: nothing that

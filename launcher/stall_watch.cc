@@ -8,6 +8,10 @@ namespace {
 
 // Two looks further apart: the launcher itself was stopped.
 constexpr uint64_t kPauseMs = 5000;
+// A job is given so much more time than the longest that it stood and moved on, and at most so many
+// times its patience: somebody may have stopped it for a night.
+constexpr uint64_t kTimesLongest = 4;
+constexpr uint64_t kTimesPatienceMax = 10;
 
 std::string named(const std::vector<uint32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -49,7 +53,8 @@ std::optional<std::string> StallWatch::look(const StoreFacts& facts, uint64_t no
     is_stalled_ = false;
     place_ = place;
     since_ms_ = now_ms;
-    say_at_ms_ = std::max(patience_ms_, 4 * longest_ms_);
+    say_at_ms_ = std::max(patience_ms_,
+                          std::min(kTimesLongest * longest_ms_, kTimesPatienceMax * patience_ms_));
     return std::nullopt;
   }
   const uint64_t lasted_ms = now_ms - since_ms_;

@@ -27,14 +27,14 @@ class StallWatch {
   using Standing = std::function<std::string(Seat seat)>;
 
   // A job in which nothing moves for `patience_ms`, and for four times as long as it ever did
-  // before it moved on, is said to stand.
+  // before it moved on, but no longer than ten times `patience_ms`, is said to stand.
   StallWatch(uint64_t patience_ms, bool has_trainers);
 
   // To be called about once a second with the store's last answer. Words for people, at most one a
-  // doubling of the time that it takes.
+  // doubling of the time that it takes. A gap between two looks (a suspended launcher) is nobody's.
   std::optional<std::string> look(const StoreFacts& facts, uint64_t now_ms,
                                   const Standing& standing);
-  // A gap between two looks (a suspended launcher) is nobody's.
+  // The last kStallsMax; the one under way is the last.
   std::vector<Stall> stalls() const { return stalls_; }
 
  private:

@@ -14,7 +14,8 @@ void Supervisor::kill(const Action& action, Live& live) {
                         action.cause == DeathCause::kStop;
   std::string standing;
   try {
-    if (is_stuck) standing = standing_of_seat(action.seat);
+    // Of this very life: a later one may have the seat by now.
+    if (is_stuck && !live.child.is_reaped()) standing = standing_of(live.child.pid());
   } catch (const std::exception&) {
     standing.clear();  // no memory for words is no reason to let it live
   }

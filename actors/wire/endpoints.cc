@@ -85,12 +85,9 @@ Status look_at_private_directory(const std::string& path) {
                 format("%s: %s", path.c_str(), std::strerror(errno)));
 }
 
-// In a user namespace that maps some users only, all others' files look like this one's.
-bool is_unmapped(uid_t uid) {
-  if (uid != kOverflowUid) return false;
-  std::ifstream map("/proc/self/uid_map");
-  uint64_t inside = 0, outside = 0, count = 0;
-  return static_cast<bool>(map >> inside >> outside >> count) && count < UINT32_MAX;
+bool is_of_unmapped_user(uid_t uid) {
+  std::ifstream uid_map("/proc/self/uid_map");
+  return is_unmapped(uid, uid_map);
 }
 
 // Whoever may rename what lies in the folder of the run root can put a directory in its place. One
@@ -101,7 +98,7 @@ Status check_folder_of(const std::string& root) {
   struct stat found {};
   if (::stat(folder.c_str(), &found) != 0) return Status::ok();
   const char* const advice = "set XDG_RUNTIME_DIR to a directory of yours, or unset it to use /tmp";
-  if (found.st_uid != 0 && found.st_uid != ::geteuid() && !is_unmapped(found.st_uid)) {
+  if (found.st_uid != 0 && found.st_uid != ::geteuid() && !is_of_unmapped_user(found.st_uid)) {
     return Status(
         StatusCode::kPermission,
         format("%s belongs to user %u, who could put another run directory in the place of %s: %s",
@@ -117,6 +114,17 @@ Status check_folder_of(const std::string& root) {
 }
 
 }  // namespace
+
+bool is_unmapped(uid_t uid, std::istream& uid_map) {
+  if (uid != kOverflowUid) return false;
+  bool has_ranges = false;
+  uint64_t inside = 0, outside = 0, count = 0;
+  while (uid_map >> inside >> outside >> count) {
+    if (uid >= inside && uid - inside < count) return false;
+    has_ranges = true;
+  }
+  return has_ranges && uid_map.eof();
+}
 
 std::string why_invalid_job_name(const std::string& name) {
   if (name.empty()) return "a job name is empty";

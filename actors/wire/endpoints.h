@@ -7,6 +7,9 @@
 //                   | .lock (empty; its flock is the ownership of the job)
 #pragma once
 
+#include <sys/types.h>
+
+#include <istream>
 #include <string>
 
 #include "shm/contract/ids.h"
@@ -17,6 +20,12 @@ namespace optlease {
 // Null-terminated reason why `name` is no job name ([A-Za-z0-9_-], 1..48 bytes, no leading '-'), or
 // an empty string.
 std::string why_invalid_job_name(const std::string& name);
+
+// Whether a file of `uid` may be anybody's: in a user namespace that maps some users only, all
+// others' files look like 65534's. `uid_map` is the text of /proc/self/uid_map. False where that
+// user is one of the namespace's own, as in one that maps everybody, or where the text is not
+// understood.
+bool is_unmapped(uid_t uid, std::istream& uid_map);
 
 // The directory that holds all run directories of this user (not created).
 std::string run_root();

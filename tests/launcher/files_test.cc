@@ -121,7 +121,6 @@ TEST(Files, APipeThatNobodyReadsAndASocketEndInWords) {
   close(listener);
 }
 
-// As `--report /dev/stdout > file` has it: what is in the file stays, and more is added.
 TEST(Files, APipeThatNobodyWritesEndsInWordsAndOneThatIsWrittenLateIsRead) {
   TempDirectory directory;
   const std::string path = directory.path() + "/pipe";
@@ -140,6 +139,44 @@ TEST(Files, APipeThatNobodyWritesEndsInWordsAndOneThatIsWrittenLateIsRead) {
   EXPECT_EQ(text.value(), "late");
 }
 
+// As `compare <(command)` has it.
+TEST(Files, APipeIsReadAsLongAsSomethingComesAndEndsWithItsLastWriter) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const std::string path = "/dev/fd/" + std::to_string(ends[0]);
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int i = 0; i < 3; ++i) {
+      sleep(i == 0 ? 0 : 6);  // longer than the deadline, all of them together
+      if (write(ends[1], "x", 1) != 1) _exit(1);
+    }
+    _exit(0);
+  }
+  close(ends[1]);
+  const auto text = read_whole_file(path, 100);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(text.is_ok()) << text.status().text();
+  EXPECT_EQ(text.value(), "xxx");
+  const auto nothing = read_whole_file(path, 100);
+  ASSERT_TRUE(nothing.is_ok()) << nothing.status().text();
+  EXPECT_EQ(nothing.value(), "") << "nobody is left who could write";
+  close(ends[0]);
+}
+
+TEST(Files, WhatIsToLieThereReadyIsARegularFileOrRefused) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/pipe", file = directory.path() + "/file";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& name : {path, directory.path(), std::string("/dev/zero")}) {
+    EXPECT_EQ(read_regular_file(name, 100).status().code(), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(read_regular_file(file, 100).status().code(), StatusCode::kNotFound);
+  std::ofstream(file) << "text";
+  EXPECT_EQ(read_regular_file(file, 100).value(), "text");
+  EXPECT_EQ(read_regular_file(file, 3).status().code(), StatusCode::kIo);
+}
+
+// As `--report /dev/stdout > file` has it: what is in the file stays, and more is added.
 TEST(Files, AnOpenFileOfThisProcessIsAddedToAndNotReplaced) {
   TempDirectory directory;
   const std::string path = directory.path() + "/out.txt";

@@ -1,10 +1,13 @@
 #include "launcher/job_claim.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "actors/tensor_files/safetensors.h"
@@ -342,6 +345,38 @@ TEST_F(JobClaimTest, ARefusalForALiveLockLeavesNoRunDirectory) {
   EXPECT_EQ(outcome.failure.code, ExitCode::kAlreadyRunning);
   EXPECT_FALSE(std::filesystem::exists(run_->path()));
   lock.value().release_and_unlink();
+}
+
+TEST_F(JobClaimTest, ASocketInADirectoryThatIsNotOursAloneIsNotConnectedTo) {
+  ASSERT_TRUE(run_->create().is_ok());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", run_->launcher_socket().c_str());
+  const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener.get(), 4), 0);
+  const auto connections = [&] {
+    int count = 0;
+    while (UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))) ++count;
+    return count;
+  };
+  for (const std::string& folder : {run_->path(), run_root()}) {
+    ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+    EXPECT_FALSE(job_answers(*run_)) << folder;
+    EXPECT_EQ(connections(), 0) << folder;
+    make_state(7);
+    {
+      auto store = Segment::open(run_->control_segment(), Segment::Access::kReadWrite);
+      ASSERT_TRUE(store.is_ok());
+      ASSERT_TRUE(store.value().mark_in_use().is_ok());
+      EXPECT_TRUE(job_answers(*run_)) << "its segment says so";
+      EXPECT_EQ(connections(), 0) << folder;
+    }
+    for (const std::string& name : segments_of_job(*run_)) Segment::unlink(name);
+    ASSERT_EQ(chmod(folder.c_str(), 0700), 0);
+    EXPECT_TRUE(job_answers(*run_)) << folder;
+    EXPECT_EQ(connections(), 1) << folder;
+  }
 }
 
 TEST_F(JobClaimTest, APlanThatCannotBeWrittenCostsNoState) {

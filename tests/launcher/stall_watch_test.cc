@@ -78,6 +78,14 @@ TEST_F(StallWatchTest, WhatMovesOnIsOverAndASlowJobIsGivenMoreTime) {
   EXPECT_EQ(watch_.stalls()[1].step, 8);
 }
 
+TEST_F(StallWatchTest, ANightThatATrainerWasStoppedHidesNoLaterStall) {
+  EXPECT_FALSE(pass(8 * 3600).empty());
+  ++facts_.body.step_committed;
+  EXPECT_TRUE(pass(100).empty()) << "ten times its patience";
+  EXPECT_EQ(pass(2).size(), 1u);
+  EXPECT_EQ(watch_.stalls().back().step, 8);
+}
+
 TEST_F(StallWatchTest, AStoppedLauncherIsNobodysStall) {
   EXPECT_TRUE(pass(5).empty());
   now_ms_ += 3'600'000;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "shm/contract/limits.h"
 #include "tests/wire/run_environment.h"
@@ -173,6 +174,23 @@ TEST_F(Endpoints, RefusesAFolderInWhichOthersCouldReplaceTheRunDirectories) {
   for (const Status& status : {directory.create(), directory.check()}) {
     EXPECT_EQ(status.code(), StatusCode::kPermission);
     EXPECT_NE(status.message().find("belongs to user 12345"), std::string::npos) << status.text();
+  }
+}
+
+TEST(UidMap, OnlyAUserWhomNoLineMapsIsUnmapped) {
+  const auto unmapped = [](uid_t uid, const char* text) {
+    std::istringstream map(text);
+    return is_unmapped(uid, map);
+  };
+  EXPECT_TRUE(unmapped(65534, "         0       1000          1\n"));
+  EXPECT_TRUE(unmapped(65534, "0 1000 1\n1 100000 65533\n")) << "ends just before it";
+  EXPECT_TRUE(unmapped(65534, "65535 165535 10\n")) << "begins just after it";
+  EXPECT_FALSE(unmapped(65534, "0 0 4294967295\n")) << "the first namespace has everybody";
+  EXPECT_FALSE(unmapped(65534, "0 1000 1\n1 100000 65536\n")) << "mapped by the second line";
+  EXPECT_FALSE(unmapped(65534, "65534 100000 1\n"));
+  EXPECT_FALSE(unmapped(65533, "0 1000 1\n")) << "it looks like itself";
+  for (const char* text : {"", "0 1000", "0 1000 1\n1 x 3\n"}) {
+    EXPECT_FALSE(unmapped(65534, text)) << text;
   }
 }
 
