@@ -8,6 +8,11 @@
 # Leaves the two reports in build/quickstart/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case "${1:-}" in
+  '') ;;
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' launcher/quickstart.sh; exit 0 ;;
+  *) echo "quickstart.sh: unknown argument '$1'; it takes none" >&2; exit 2 ;;
+esac
 
 bin=build/release/bin
 reports=build/quickstart

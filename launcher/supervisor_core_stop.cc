@@ -119,7 +119,9 @@ void SupervisorCore::enter_stop_store(uint64_t now_ms) {
     stop_sent_ms_ = now_ms - kStopRepeatMs;
     return;
   }
-  // No store that could pass the word on: each process hears it from the launcher.
+  // No store that could pass the word on (a dead one gets no successor any more, whatever it was to
+  // wait for): each process hears it from the launcher. A step that is open stays open, for the run
+  // that resumes it.
   stop_sent_ms_ = now_ms;
   for (const auto& [key, body] : bodies_) {
     say({.kind = Action::Kind::kTerminate, .seat = key.first, .life = key.second});

@@ -23,6 +23,7 @@ for word in "$@"; do
   case "$word" in
     --programs) tests=no ;;
     --list) list=yes ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "dependencies: unknown argument '$word'; --programs and --list are known" >&2; exit 2 ;;
   esac
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Optlease and runs its tests. Installs what is missing first.
 #
-#   bash tests/run.sh                     the default: unit and system tests, preset release
+#   bash tests/run.sh                     the default: fuzzers, unit and system tests; release
 #   bash tests/run.sh --preset asan       the same under a sanitizer preset (asan, tsan, dev, cpu)
 #   bash tests/run.sh --long              200 seeded kill runs instead of a dozen, and longer tests
 #   bash tests/run.sh --label unit        only tests with that label (unit, system)

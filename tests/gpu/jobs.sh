@@ -18,6 +18,7 @@ while [ $# -gt 0 ]; do
     --kills) kills=$2 ;;
     --seed) seed=$2 ;;
     --part) part=$2 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "jobs.sh: unknown argument $1" >&2; exit 2 ;;
   esac
   shift 2

@@ -20,6 +20,7 @@ while [ $# -gt 0 ]; do
     --device) device=$2 ;;
     --seed) seed=$2 ;;
     --chunk-mb) chunk_mb=$2 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "recovery.sh: unknown argument $1" >&2; exit 2 ;;
   esac
   shift 2

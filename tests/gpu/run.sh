@@ -24,6 +24,7 @@ while [ $# -gt 0 ]; do
     --report) report=$2; shift 2 ;;
     --parts) parts=$2; shift 2 ;;
     --quick) parts=tests,bench; params=64; shift ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "run.sh: unknown argument $1" >&2; exit 2 ;;
   esac
 done
