@@ -1,19 +1,15 @@
 // Lines for somebody who may not read them: a pager that stands still, a stopped terminal. A line
 // is waited for shortly, the next ones not at all until there is room again; what was left out is
 // counted and said. So no process stands still because nobody reads what it says: a pipe or a
-// terminal is opened a second time, so that writing to it never waits, and a socket is told not to.
-// Where that cannot be had (another user's terminal, no /proc) a pipe still is given no more than
-// it takes at once. A regular file always takes what it is given, and how long that takes is the
-// file system's business. Used for the launcher's progress and for every process's log. Not
+// terminal is opened anew for each line, so that writing to it never waits, and a socket is told
+// not to. Where that cannot be had (another user's terminal, no /proc) a pipe still is given no
+// more than it takes at once. A regular file always takes what it is given, and how long that takes
+// is the file system's business. Used for the launcher's progress and for every process's log. Not
 // thread-safe.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <string_view>
-
-#include "shm/shared_buffer.h"
 
 namespace optlease {
 
@@ -28,18 +24,14 @@ class PatientOutput {
   uint64_t lines_left_out() const { return left_out_; }
 
  private:
+  struct File {
+    int fd;
+    bool is_socket;
+  };
   // False where there is no room for all of it until `patience_ms` have passed.
-  bool write_all(std::string_view text, int patience_ms);
-
-  // What fd_ is may change between two lines.
-  void look_at_file();
-  ssize_t write_some(std::string_view text);
+  bool write_all(File file, std::string_view text, int patience_ms);
 
   int fd_;
-  UniqueFd own_;  // of the same pipe or terminal; none: fd_ is written to
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-  bool is_socket_ = false;
   bool is_full_ = false;  // the last line did not go
   bool is_torn_ = false;  // a part of it went
   uint64_t left_out_ = 0;
