@@ -243,9 +243,26 @@ bool check_section(const SectionRule& rule, ConfigValue* value, Errors* errors) 
   return true;
 }
 
+// TOML allows it as \u0000; what reads these strings afterwards would end at it.
+void check_no_zero_byte(const ConfigValue& value, const std::string& path, Errors* errors) {
+  if (value.kind == ValueKind::kString && value.string.find('\0') != std::string::npos) {
+    add(errors, value.place, path, "found a string with a zero byte, allowed: none in any string");
+  }
+  for (const ConfigValue& item : value.items) check_no_zero_byte(item, path, errors);
+  for (const ConfigMember& member : value.members) {
+    const std::string key = member.key.substr(0, member.key.find('\0'));
+    const std::string at = path.empty() ? key : path + "." + key;
+    if (key.size() != member.key.size()) {
+      add(errors, member.key_place, at, "found a key with a zero byte, allowed: none in any key");
+    }
+    check_no_zero_byte(member.value, at, errors);
+  }
+}
+
 }  // namespace
 
 void check_against_schema(const std::string& file, ConfigValue* root, Errors* errors) {
+  check_no_zero_byte(*root, "", errors);
   std::vector<std::string> unsound;
   for (ConfigMember& member : root->members) {
     const SectionRule* rule = find_section(member.key);

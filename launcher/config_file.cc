@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "launcher/config_check.h"
 #include "launcher/config_value.h"
@@ -97,6 +98,39 @@ void take_plain_shape(bool replace, ConfigValue* root) {
   }
 }
 
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto at = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
+    const unsigned lead = at(i);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4 || length > text.size() - i) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((at(i + k) & 0xC0u) != 0x80u) return false;
+    }
+    const unsigned next = length > 1 ? at(i + 1) : 0;  // no longer form, surrogate or too large one
+    if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F) ||
+        (lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) {
+      return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+// A plan is JSON, and that is UTF-8: so is a job file, but its folder may be called anything.
+void check_paths(const std::string& file, const ConfigValue& root, const Config& config,
+                 std::vector<ConfigError>* errors) {
+  const auto check = [&](const char* key, const std::string& text) {
+    if (is_utf8(text)) return;
+    errors->push_back({place_of(file, root, key), key,
+                       "the job file's folder, which is put in here, has a name that is no UTF-8: "
+                       "rename it, or move the job file"});
+  };
+  check("model.source", config.model_source);
+  check("gradients.replay_path", config.gradients.replay_path);
+  for (const std::string& word : config.trainer.command) check("trainer.command", word);
+}
+
 bool parse_document(const std::string& text, const std::string& file, const std::string& directory,
                     const std::vector<std::string>& overrides, ConfigValue* root, Config* config,
                     std::vector<ConfigError>* errors) {
@@ -109,6 +143,7 @@ bool parse_document(const std::string& text, const std::string& file, const std:
   check_against_schema(file, root, errors);
   bind_config(*root, directory, config);
   check_rules(file, *root, *config, errors);
+  check_paths(file, *root, *config, errors);
   return errors->empty();
 }
 

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <map>
 
+#include "shm/contract/job_name.h"
 #include "shm/control_view.h"
 #include "shm/directory_tree.h"
 #include "shm/eintr.h"
@@ -25,8 +27,9 @@ std::string segment_name(const LeftoverPlaces& places, const std::string& job, c
   return "/" + places.segment_prefix + job + suffix;
 }
 
+// Every user may make files in /dev/shm: what no job can be called is shown to nobody.
 bool is_job_name(const std::string& name) {
-  return !name.empty() && name.find_first_of("./") == std::string::npos;
+  return !name.empty() && std::all_of(name.begin(), name.end(), is_job_name_byte);
 }
 
 // The job whose segment a file in /dev/shm is by its name; empty where it is none. Job names have

@@ -1,16 +1,21 @@
 // JobPlan <-> JSON text. The keys are in job_plan_fields.h; here is how each type of value is
 // written and read, and what a plan must hold before a process trusts it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include "actors/runtime/job_plan.h"
 #include "actors/runtime/job_plan_fields.h"
+#include "shm/eintr.h"
+#include "shm/shared_buffer.h"
 
 namespace optlease {
 namespace {
@@ -260,16 +265,26 @@ Result<JobPlan> job_plan_from_json(const std::string& text) {
 }
 
 Result<JobPlan> read_job_plan(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  // Not waiting for a writer: a FIFO may have been put in its place.
+  const UniqueFd file(
+      retry_eintr([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
   if (!file) {
     return Status(StatusCode::kNotFound,
                   "the job plan " + path + " cannot be opened; does the job run?");
   }
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad() || text.bad())
-    return Status(StatusCode::kIo, "the job plan " + path + " cannot be read");
-  Result<JobPlan> plan = job_plan_from_json(std::move(text).str());
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return Status(StatusCode::kIo, "the job plan " + path + " is no regular file");
+  }
+  std::string text;
+  for (std::array<char, 65536> buffer{};;) {
+    const ssize_t got =
+        retry_eintr([&] { return ::read(file.get(), buffer.data(), buffer.size()); });
+    if (got < 0) return Status(StatusCode::kIo, "the job plan " + path + " cannot be read");
+    if (got == 0) break;
+    text.append(buffer.data(), static_cast<size_t>(got));
+  }
+  Result<JobPlan> plan = job_plan_from_json(text);
   if (plan) return plan;
   return Status(plan.status().code(), path + ": " + plan.status().message());
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "shm/contract/job_name.h"
 #include "shm/contract/limits.h"
 
 namespace optlease {
@@ -16,11 +17,6 @@ namespace {
 
 constexpr int kMakeAttempts = 8;
 constexpr uid_t kOverflowUid = 65534;
-
-bool is_job_name_byte(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-';
-}
 
 // What is at `path`, which somebody else may have prepared: their directory, or a symlink to one,
 // would let them see and replace the job's sockets and files.

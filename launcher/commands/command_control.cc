@@ -211,6 +211,7 @@ void add_restart_command(CLI::App& app, Command* chosen) {
       ->required()
       ->check(CLI::Range(0u, kRankCountMax - 1));
   command->add_option("--timeout-s", flags->timeout_s, "How long to wait")
+      ->check(refuse_nan)
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return restart_command(*flags); }; });
@@ -226,6 +227,7 @@ void add_stop_command(CLI::App& app, Command* chosen) {
   command->add_flag("--discard", flags->discard, "Remove the state whatever the job says")
       ->excludes(keep);
   command->add_option("--timeout-s", flags->timeout_s, "How long to wait")
+      ->check(refuse_nan)
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return stop_command(*flags); }; });

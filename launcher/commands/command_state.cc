@@ -182,6 +182,7 @@ void add_digest_command(CLI::App& app, Command* chosen) {
   command->add_option("job", flags->job, "The job's name or TOML file")->required();
   command->add_flag("--json", flags->json, "Also of every rank, space, tensor and array");
   command->add_option("--timeout-s", flags->timeout_s, "How long to wait for a step boundary")
+      ->check(refuse_nan)
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return digest_command(*flags); }; });
@@ -197,6 +198,7 @@ void add_export_command(CLI::App& app, Command* chosen) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   command->add_option("--timeout-s", flags->timeout_s, "How long to wait for a step boundary")
+      ->check(refuse_nan)
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return export_command(*flags); }; });

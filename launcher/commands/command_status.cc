@@ -162,6 +162,7 @@ void add_status_command(CLI::App& app, Command* chosen) {
   command->add_option("job", flags->job, "The job's name or TOML file; none: list all jobs");
   command->add_flag("--json", flags->json, "One JSON document");
   command->add_option("--timeout-s", flags->timeout_s, "How long to wait for the launcher")
+      ->check(refuse_nan)
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command->callback([=] { *chosen = [flags] { return status_command(*flags); }; });

@@ -51,5 +51,7 @@ Status check_live(const RunDirectory& run);
 
 // A check for options that name a file: empty where the value is right, else why not.
 std::string refuse_empty(const std::string& value);
+// The same of one that is a number: NaN lies in every range that the parser checks.
+std::string refuse_nan(const std::string& value);
 
 }  // namespace optlease

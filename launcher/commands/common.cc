@@ -1,4 +1,5 @@
 // What the commands share.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -84,6 +85,10 @@ Status check_live(const RunDirectory& run) {
 
 std::string refuse_empty(const std::string& value) {
   return value.empty() ? "it is empty: name a file, or leave the option out" : "";
+}
+
+std::string refuse_nan(const std::string& value) {
+  return std::isnan(std::strtod(value.c_str(), nullptr)) ? "'" + value + "' is no number" : "";
 }
 
 }  // namespace optlease

@@ -256,5 +256,14 @@ TEST_F(CommandLine, CleanOfAJobThatLeftNothingSaysSo) {
   EXPECT_EQ(run({"clean", "--dry-run"}).code, 0) << "all jobs' leftovers may be none";
 }
 
+// It is in no range, and compares as if it were in each.
+TEST_F(CommandLine, NoTimeIsNoNumber) {
+  for (const char* command : {"status", "stop", "digest"}) {
+    const Outcome outcome = run({command, "no-such-job", "--timeout-s", "nan"});
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("'nan' is no number"), std::string::npos) << outcome.output;
+  }
+}
+
 }  // namespace
 }  // namespace optlease

@@ -364,5 +364,34 @@ TEST(ConfigRules, ANumberThatIsTooSmallToBeWhatItSaysIsRefusedAndZeroIsNot) {
   }
 }
 
+// What reads them afterwards would end there, and use another name.
+TEST(ConfigRules, AZeroByteIsAllowedInNoStringAndNoKey) {
+  const std::string added =
+      "[trainer]\ncommand = [\"a\", \"b\\u0000c\"]\n"
+      "environment = { FOO = \"y\\u0000z\", \"B\\u0000C\" = \"x\" }\n";
+  const std::string text = parse_whole(added).text;
+  EXPECT_NE(text.find("job.toml:10:17: trainer.command: found a string with a zero byte"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("trainer.environment.FOO: found a string with"), std::string::npos) << text;
+  EXPECT_NE(text.find("trainer.environment.B: found a key with"), std::string::npos) << text;
+  EXPECT_FALSE(parse_whole("", {"model.source=\"m\\u0000x\""}).ok);
+}
+
+// The plan is JSON: its strings are UTF-8.
+TEST(ConfigRules, AFolderWithoutUtf8IsRefusedWhereItIsPutIn) {
+  const auto is_refused = [](const std::string& folder, const std::string& word) {
+    Parsed parsed;
+    const std::string set = "trainer.command=[\"" + word + "\"]";
+    parse_config(kWholeJob, "job.toml", folder, {set}, &parsed.config, &parsed.errors);
+    return text_of(parsed.errors).find("a name that is no UTF-8") != std::string::npos;
+  };
+  for (const char* folder : {"/j\xff", "/j\xc3", "/j\xed\xa0\x80", "/j\xc0\xaf"}) {
+    EXPECT_TRUE(is_refused(folder, "{config_dir}/t")) << folder;
+    EXPECT_FALSE(is_refused(folder, "t")) << folder;
+  }
+  EXPECT_FALSE(is_refused("/j\xc3\xa9\xf0\x9f\x98\x80", "{config_dir}/t"));
+}
+
 }  // namespace
 }  // namespace optlease

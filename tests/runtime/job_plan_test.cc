@@ -1,6 +1,7 @@
 #include "actors/runtime/job_plan.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <cfloat>
@@ -352,6 +353,13 @@ TEST_F(JobPlanFile, IsReadFromTheRunDirectory) {
   std::ofstream(directory.job_file()) << "{";
   EXPECT_NE(read_job_plan(directory.job_file()).status().message().find(directory.job_file()),
             std::string::npos);
+}
+
+TEST_F(JobPlanFile, AFifoInItsPlaceIsNotWaitedFor) {
+  const RunDirectory directory = make_run_directory("job");
+  ASSERT_EQ(::mkfifo(directory.job_file().c_str(), 0600), 0);
+  const Status status = read_job_plan(directory.job_file()).status();
+  EXPECT_NE(status.message().find("is no regular file"), std::string::npos) << status.text();
 }
 
 }  // namespace

@@ -120,6 +120,21 @@ TEST_F(LeftoversTest, LeavesFilesThatAreNoSegmentsOfAJob) {
   EXPECT_TRUE(Segment::exists(copy));
 }
 
+// Anybody may make files in /dev/shm, and a terminal obeys what it is shown.
+TEST_F(LeftoversTest, ShowsNoNameThatNoJobCanHave) {
+  std::vector<std::string> files;
+  for (const char* job : {"a\xff", "a\x1b[2J", "a\nok: nothing here", "a b"}) {
+    files.push_back(names_.segment(job, ".ctl"));
+    ASSERT_TRUE(Segment::create(files.back(), 4096).is_ok());
+  }
+  EXPECT_TRUE(scan_leftovers(names_.places()).value().empty());
+  clean();
+  for (const std::string& file : files) {
+    EXPECT_TRUE(Segment::exists(file));
+    (void)::unlink(Segment::path_of(file).c_str());
+  }
+}
+
 TEST_F(LeftoversTest, CleansOneOfTwoJobsAndLeavesTheOther) {
   leave_job("a", 0);
   leave_job("ab", 0);

@@ -160,8 +160,8 @@ void kill_while_gathering(const std::string& world, int last) {
   job.rehearse("host_store", 0, 9, "gather", last);
   job.rehearse("gpu_actor", 0, 12, "after_commit", last);
   job.rehearse("gpu_actor", 1, 15, "before_commit", 0);
-  job.rehearse("gpu_actor", 0, 18, "gather", last);  // and one of the group after that
-  job.rehearse("gpu_actor", last, 18, "gather", 0);
+  job.rehearse("gpu_actor", 0, 18, "gather", last);  // and one of the group after that:
+  job.rehearse("gpu_actor", last, 19, "gather", 0);
   job.rehearse("host_store", 0, 21, "update", 0);
   job.rehearse("gpu_actor", last, 21, "gather", last);
   job.rehearse("trainer", 0, 24, "gather", last);
